@@ -1,0 +1,159 @@
+//! Who is let in: the contract first (429), then the machine (503), and a refusal spends nothing anywhere.
+
+use crate::outcome::Rejection;
+use crate::tenant::Limits;
+use crate::units::{Micros, Tokens};
+
+/// What a request may generate where neither it nor its tenant says: the estimate, not a limit.
+pub const OUTPUT_GUESS: Tokens = Tokens::new(256);
+
+/// What one request was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Grant {
+    /// The most it may generate.
+    pub output_max: Tokens,
+    /// What it is expected to hold at its end: prompt and estimated output.
+    pub expected: Tokens,
+}
+
+/// Fits a request into the context: the longer its prompt, the shorter the longest answer.
+///
+/// An answer that may be longer than the context allows is cut, not refused: it ends with `length`. A prompt that
+/// leaves no room for one token of answer is refused.
+///
+/// # Errors
+/// [`Rejection::ContextExceeded`], with both numbers.
+pub fn fit(
+    prompt: Tokens,
+    asked: Option<Tokens>,
+    context: Tokens,
+    limits: &Limits,
+) -> Result<Grant, Rejection> {
+    let context = limits.max_context.map_or(context, |own| own.min(context));
+    if prompt >= context {
+        return Err(Rejection::ContextExceeded {
+            asked: prompt + Tokens::new(1),
+            limit: context,
+        });
+    }
+    let room = context - prompt;
+    let cap = limits.max_output.map_or(room, |own| own.min(room));
+    let output_max = asked.map_or(cap, |asked| asked.min(cap));
+    let estimate = asked.map_or_else(|| OUTPUT_GUESS.min(output_max), |_| output_max);
+    Ok(Grant {
+        output_max,
+        expected: prompt + estimate,
+    })
+}
+
+/// What the machine looks like to a request that wants in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Machine {
+    /// The gateway takes no new work.
+    Draining,
+    /// No replica of the model is up, or about to be.
+    NoReplica,
+    /// A replica has room for it now, and nobody waits before it.
+    Room,
+    /// It would have to wait, and the queue is at its bound.
+    Full,
+    /// It would have to wait.
+    Busy {
+        /// How long what waits already takes, where that has been measured.
+        ahead: Option<Micros>,
+    },
+}
+
+impl Machine {
+    /// Whether a request that may wait for `max_wait` is let in.
+    ///
+    /// Hopeless on arrival is said on arrival; and a wait of zero is hopeless wherever there is no room.
+    ///
+    /// # Errors
+    /// Why not: it would wait in vain, or there is no place to wait in.
+    pub fn admit(self, max_wait: Micros) -> Result<(), Rejection> {
+        match self {
+            Self::Draining => Err(Rejection::Draining),
+            Self::NoReplica => Err(Rejection::NoReplica),
+            Self::Full => Err(Rejection::QueueFull),
+            Self::Room => Ok(()),
+            Self::Busy { ahead } => {
+                let hopeless = ahead.is_some_and(|ahead| ahead > max_wait);
+                if hopeless || max_wait == Micros::ZERO {
+                    return Err(Rejection::Capacity);
+                }
+                Ok(())
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CONTEXT: Tokens = Tokens::new(512);
+
+    fn fit_in(prompt: u64, asked: Option<u64>, limits: &Limits) -> Result<Grant, Rejection> {
+        fit(Tokens::new(prompt), asked.map(Tokens::new), CONTEXT, limits)
+    }
+
+    fn limits(max_context: Option<u64>, max_output: Option<u64>) -> Limits {
+        Limits {
+            max_context: max_context.map(Tokens::new),
+            max_output: max_output.map(Tokens::new),
+            ..Limits::default()
+        }
+    }
+
+    #[test]
+    fn a_prompt_that_leaves_no_room_is_refused_with_both_numbers() {
+        let refused = fit_in(600, None, &Limits::default());
+        let expected = Rejection::ContextExceeded {
+            asked: Tokens::new(601),
+            limit: Tokens::new(512),
+        };
+        assert_eq!(refused, Err(expected));
+        assert!(fit_in(512, None, &Limits::default()).is_err());
+        assert!(fit_in(511, None, &Limits::default()).is_ok());
+    }
+
+    #[test]
+    fn an_answer_longer_than_the_context_is_cut_and_not_refused() {
+        let grant = fit_in(500, Some(100_000), &Limits::default()).unwrap();
+        assert_eq!(grant.output_max, Tokens::new(12));
+    }
+
+    #[test]
+    fn the_tenants_own_limits_cut_further() {
+        let grant = fit_in(50, Some(400), &limits(None, Some(100))).unwrap();
+        assert_eq!(grant.output_max, Tokens::new(100));
+        assert!(fit_in(200, None, &limits(Some(128), None)).is_err());
+    }
+
+    #[test]
+    fn without_a_word_from_the_client_little_is_expected_and_much_allowed() {
+        let grant = fit_in(50, None, &Limits::default()).unwrap();
+        assert_eq!(grant.output_max, Tokens::new(462));
+        assert_eq!(grant.expected, Tokens::new(50) + OUTPUT_GUESS);
+    }
+
+    #[test]
+    fn each_obstacle_has_its_own_reason() {
+        let secs = Micros::from_secs;
+        let busy = |ahead| Machine::Busy { ahead };
+        let cases = [
+            (Machine::Draining, secs(30), Err(Rejection::Draining)),
+            (Machine::NoReplica, secs(30), Err(Rejection::NoReplica)),
+            (Machine::Full, secs(30), Err(Rejection::QueueFull)),
+            (Machine::Room, secs(0), Ok(())),
+            (busy(None), secs(30), Ok(())),
+            (busy(None), secs(0), Err(Rejection::Capacity)),
+            (busy(Some(secs(31))), secs(30), Err(Rejection::Capacity)),
+            (busy(Some(secs(29))), secs(30), Ok(())),
+        ];
+        for (machine, max_wait, expected) in cases {
+            assert_eq!(machine.admit(max_wait), expected, "{machine:?}");
+        }
+    }
+}

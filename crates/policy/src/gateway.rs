@@ -1,0 +1,378 @@
+//! The gateway's decisions, composed: facts come in by `handle`, orders go out by `poll_effect`.
+//!
+//! A driver calls [`Gateway::handle`] with each fact and the time, then carries out every effect in order until
+//! [`Gateway::poll_effect`] is empty, and hands in [`Event::Wake`] at [`Gateway::next_wake`] if nothing comes sooner.
+//! It never asks what to do, and is never asked what happened.
+//!
+//! Each request ends in `end` of `gateway/end.rs`, whatever became of it: that is the one door.
+
+mod arrive;
+mod end;
+mod event;
+mod run;
+#[cfg(test)]
+mod tests;
+
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use rand_core::{Rng, SeedableRng};
+use rand_pcg::Pcg64;
+
+use self::end::{Ended, Stranger};
+pub use self::event::{Dispatch, Effect, Event, Quota, Record, Refusal, Served};
+use crate::bucket::RequestBucket;
+use crate::fair::{self, FairQueue};
+use crate::health::Health;
+use crate::ids::{ModelId, ReplicaId, RequestId, TenantId, position};
+use crate::outcome::Outcome;
+use crate::rate::BusyRate;
+use crate::request::Request;
+use crate::tenant::{Tenant, TenantTable};
+use crate::units::{KvBlocks, Micros, Service, Time, Tokens};
+use crate::usage::Weights;
+use crate::window::{Capacity, Window};
+
+/// What the gateway is made from: one immutable snapshot.
+#[derive(Clone, Debug)]
+pub struct Config {
+    /// Who may call.
+    pub tenants: TenantTable,
+    /// What they may call for; the n-th is [`ModelId`] n.
+    pub models: Vec<Model>,
+    /// The pool of each replica; the n-th is [`ReplicaId`] n.
+    pub replicas: Vec<ModelId>,
+    /// By which rule the next request is chosen.
+    pub fairness: fair::Policy,
+    /// What a token of service counts.
+    pub weights: Weights,
+    /// Where the jitter of `Retry-After` comes from.
+    pub seed: u64,
+}
+
+/// One model, and the bounds of its queue and its streams.
+#[derive(Clone, Debug)]
+pub struct Model {
+    /// Prompt and output tokens that one request may use together.
+    pub context: Tokens,
+    /// Most requests that wait for it.
+    pub queue_max: usize,
+    /// How long a request waits; by class where it says nothing.
+    pub max_wait: Option<Micros>,
+    /// How long a request runs, from dispatch to its last byte.
+    pub max_stream: Micros,
+}
+
+/// The state behind every decision.
+#[derive(Debug)]
+pub struct Gateway {
+    tenants: TenantTable,
+    /// By `TenantId`; shorter than the table while later tenants have not called.
+    levels: Vec<Levels>,
+    pools: Vec<Pool>,
+    replicas: Vec<Replica>,
+    weights: Weights,
+    /// invariant: each is in its pool's queue (queued) or its replica's window (running), and counted by its tenant.
+    requests: BTreeMap<RequestId, Request>,
+    /// When running requests are stopped. invariant: one entry for each that is running and not stopped.
+    fences: BTreeSet<(Time, RequestId)>,
+    drain: Drain,
+    jitter: Pcg64,
+    effects: VecDeque<Effect>,
+}
+
+/// What a tenant has left, and what it has in flight.
+#[derive(Clone, Debug, Default)]
+struct Levels {
+    requests: Option<RequestBucket>,
+    /// Queued and running.
+    in_flight: u32,
+}
+
+/// One model's queue, and how fast its replicas work.
+#[derive(Debug)]
+struct Pool {
+    id: ModelId,
+    model: Model,
+    queue: FairQueue,
+    rate: BusyRate,
+    running: u32,
+}
+
+/// One engine, as the policy knows it.
+#[derive(Debug)]
+struct Replica {
+    model: ModelId,
+    health: Health,
+    window: Window,
+}
+
+/// Whether the gateway is going away.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Drain {
+    /// It is not.
+    No,
+    /// It takes no new work, and stops what still runs at `bound`.
+    Until { bound: Time },
+    /// It stopped what still ran, and waits for the ends to come in.
+    Stopped,
+    /// Nothing is left.
+    Done,
+}
+
+impl Gateway {
+    /// A gateway with every replica still starting.
+    pub fn new(config: Config) -> Self {
+        let nothing = Capacity {
+            sequences: 0,
+            kv: KvBlocks::ZERO,
+        };
+        let replica = |model| Replica {
+            model,
+            health: Health::starting(),
+            window: Window::new(nothing),
+        };
+        let pool = |(id, model): (u32, Model)| Pool {
+            id: ModelId::new(id),
+            queue: FairQueue::new(config.fairness, model.queue_max),
+            model,
+            rate: BusyRate::default(),
+            running: 0,
+        };
+        Self {
+            tenants: config.tenants,
+            levels: Vec::new(),
+            pools: (0..).zip(config.models).map(pool).collect(),
+            replicas: config.replicas.into_iter().map(replica).collect(),
+            weights: config.weights,
+            requests: BTreeMap::new(),
+            fences: BTreeSet::new(),
+            drain: Drain::No,
+            jitter: Pcg64::seed_from_u64(config.seed),
+            effects: VecDeque::new(),
+        }
+    }
+
+    /// Takes in a fact.
+    pub fn handle(&mut self, event: Event, now: Time) {
+        match event {
+            Event::Arrived(arrival) => self.arrive(arrival, now),
+            Event::Turned {
+                id,
+                tenant,
+                rejection,
+                received,
+            } => {
+                let stranger = Stranger {
+                    tenant,
+                    model: None,
+                    received,
+                };
+                self.end(
+                    Ended::at_the_door(id, stranger, Outcome::Rejected(rejection)),
+                    now,
+                );
+            }
+            Event::FirstToken { id } => self.first_token(id, now),
+            Event::Stepped { replica, served } => self.stepped(replica, &served, now),
+            Event::EngineEnded { id, ending, usage } => self.engine_ended(id, ending, usage, now),
+            Event::ClientEnded { id, ending } => self.client_ended(id, ending, now),
+            Event::ReplicaUp { replica, capacity } => self.replica_up(replica, capacity, now),
+            Event::ReplicaDown { replica } => self.replica_down(replica, now),
+            Event::Drain { bound } => self.begin_drain(bound, now),
+            Event::Wake => {}
+        }
+        self.expire(now);
+        self.report_drained();
+        self.invariants();
+    }
+
+    /// The next order to carry out.
+    pub fn poll_effect(&mut self) -> Option<Effect> {
+        self.effects.pop_front()
+    }
+
+    /// When to hand in [`Event::Wake`] if nothing else comes sooner.
+    pub fn next_wake(&self) -> Option<Time> {
+        let deadline = self
+            .pools
+            .iter()
+            .filter_map(|pool| Some(pool.queue.first_deadline()?.0));
+        let fence = self.fences.first().map(|(at, _)| *at);
+        let retry = self
+            .replicas
+            .iter()
+            .filter_map(|replica| replica.health.retry_at());
+        let drain = match self.drain {
+            Drain::Until { bound } => Some(bound),
+            Drain::No | Drain::Stopped | Drain::Done => None,
+        };
+        deadline.chain(fence).chain(retry).chain(drain).min()
+    }
+
+    /// The tenant of this name, if the configuration or an earlier request named it.
+    pub fn find_tenant(&self, name: &str) -> Option<TenantId> {
+        self.tenants.find(name)
+    }
+
+    /// The tenant that a trusted header names.
+    pub fn tenant_named_by_header(&mut self, name: &str) -> TenantId {
+        self.tenants.named_by_header(name)
+    }
+
+    /// What this tenant may have.
+    pub fn tenant(&self, id: TenantId) -> &Tenant {
+        self.tenants.tenant(id)
+    }
+
+    /// What this tenant has left, for the headers of any answer to it.
+    pub fn quota(&mut self, id: TenantId, now: Time) -> Quota {
+        Quota {
+            requests: self
+                .levels(id, now)
+                .requests
+                .as_mut()
+                .map(|bucket| bucket.level(now)),
+        }
+    }
+
+    /// Whether traffic should be sent here: some model has a replica that takes work, and the gateway is staying.
+    ///
+    /// A gateway without any model is ready too: it has all it will ever have.
+    pub fn is_ready(&self) -> bool {
+        let up = |pool: &Pool| self.has_replica(pool.id, Health::is_healthy);
+        self.drain == Drain::No && self.pools.iter().all(up)
+    }
+
+    /// What is where, now.
+    pub fn gauges(&self) -> Gauges {
+        let pool = |pool: &Pool| PoolGauges {
+            queued: pool.queue.len(),
+            queued_work: pool.queue.work(),
+            running: pool.running,
+        };
+        let replica = |replica: &Replica| ReplicaGauges {
+            model: replica.model,
+            healthy: replica.health.is_healthy(),
+            window: replica.window,
+        };
+        Gauges {
+            in_flight: self.requests.len(),
+            pools: self.pools.iter().map(pool).collect(),
+            replicas: self.replicas.iter().map(replica).collect(),
+        }
+    }
+
+    /// Service each tenant has had, over all models, before division by its weight.
+    pub fn attained(&self, tenant: TenantId) -> Service {
+        let each = self.pools.iter().map(|pool| pool.queue.attained(tenant));
+        each.fold(Service::ZERO, |sum, one| sum + one)
+    }
+
+    /// How many tenants there are; their ids count up from zero.
+    pub fn tenant_count(&self) -> usize {
+        self.tenants.len()
+    }
+
+    fn levels(&mut self, id: TenantId, now: Time) -> &mut Levels {
+        for n in self.levels.len()..=position(id.get()) {
+            let tenant = self
+                .tenants
+                .tenant(TenantId::new(u32::try_from(n).unwrap_or(u32::MAX)));
+            let requests = tenant
+                .limits
+                .requests
+                .map(|rate| RequestBucket::new(rate, now));
+            self.levels.push(Levels {
+                requests,
+                in_flight: 0,
+            });
+        }
+        &mut self.levels[position(id.get())]
+    }
+
+    fn pool(&mut self, id: ModelId) -> &mut Pool {
+        &mut self.pools[position(id.get())]
+    }
+
+    fn replica(&mut self, id: ReplicaId) -> &mut Replica {
+        &mut self.replicas[position(id.get())]
+    }
+
+    fn has_replica(&self, model: ModelId, is: impl Fn(&Health) -> bool) -> bool {
+        self.replicas
+            .iter()
+            .any(|replica| replica.model == model && is(&replica.health))
+    }
+
+    /// `base`, and up to as much again: told the same time, clients would all come back in the same instant.
+    fn jittered(&mut self, base: Micros) -> Micros {
+        let spread = u128::from(base.get()) + 1;
+        let drawn = (u128::from(self.jitter.next_u64()) * spread) >> 64;
+        base + Micros::new(u64::try_from(drawn).unwrap_or(u64::MAX))
+    }
+
+    fn invariants(&self) {
+        if !cfg!(debug_assertions) {
+            return;
+        }
+        let queued: usize = self.pools.iter().map(|pool| pool.queue.len()).sum();
+        let running: u32 = self.pools.iter().map(|pool| pool.running).sum();
+        let held: u32 = self
+            .replicas
+            .iter()
+            .map(|replica| replica.window.sequences())
+            .sum();
+        let counted: u32 = self.levels.iter().map(|levels| levels.in_flight).sum();
+        let in_flight = self.requests.len();
+        assert_eq!(running, held, "a running request is in exactly one window");
+        assert_eq!(
+            Ok(in_flight),
+            usize::try_from(counted),
+            "a tenant counts what it has in flight"
+        );
+        assert_eq!(usize::try_from(running).map(|n| n + queued), Ok(in_flight));
+        assert!(self.fences.len() <= in_flight);
+    }
+}
+
+/// What is where, at one moment.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Gauges {
+    /// Requests queued or running.
+    pub in_flight: usize,
+    /// By model.
+    pub pools: Vec<PoolGauges>,
+    /// By replica.
+    pub replicas: Vec<ReplicaGauges>,
+}
+
+/// What one model has.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PoolGauges {
+    /// Requests that wait.
+    pub queued: usize,
+    /// Their prompts and estimated outputs.
+    pub queued_work: Tokens,
+    /// Requests that run.
+    pub running: u32,
+}
+
+/// What one replica has.
+#[derive(Clone, Copy, Debug)]
+pub struct ReplicaGauges {
+    /// Its pool.
+    pub model: ModelId,
+    /// Whether it takes work.
+    pub healthy: bool,
+    /// What it holds of what it may.
+    pub window: Window,
+}
+
+impl PartialEq for ReplicaGauges {
+    fn eq(&self, other: &Self) -> bool {
+        let held = |one: &Self| (one.window.sequences(), one.window.kv());
+        self.model == other.model && self.healthy == other.healthy && held(self) == held(other)
+    }
+}
+
+impl Eq for ReplicaGauges {}

@@ -1,0 +1,130 @@
+//! The one door: whatever becomes of a request, it leaves through [`Gateway::end`], once.
+//!
+//! Here the tenant's levels are settled, the place in queue or window is given back, and one record is written that
+//! ledger, metrics and log all read.
+
+use super::Gateway;
+use super::event::{Effect, Record};
+use crate::ids::{ModelId, RequestId, TenantId, position};
+use crate::outcome::Outcome;
+use crate::request::{Request, Running, Stage};
+use crate::units::Time;
+use crate::usage::Usage;
+
+/// A request that is over.
+pub(super) struct Ended {
+    id: RequestId,
+    outcome: Outcome,
+    usage: Usage,
+    /// What is known of it where it was never admitted.
+    stranger: Option<Stranger>,
+}
+
+/// What is known of a request that was not let in.
+pub(super) struct Stranger {
+    pub(super) tenant: Option<TenantId>,
+    pub(super) model: Option<ModelId>,
+    pub(super) received: Time,
+}
+
+impl Ended {
+    /// One that was not let in.
+    pub(super) fn at_the_door(id: RequestId, stranger: Stranger, outcome: Outcome) -> Self {
+        Self {
+            id,
+            outcome,
+            usage: Usage::default(),
+            stranger: Some(stranger),
+        }
+    }
+
+    /// One that was, and what it used.
+    pub(super) fn inside(id: RequestId, outcome: Outcome, usage: Usage) -> Self {
+        Self {
+            id,
+            outcome,
+            usage,
+            stranger: None,
+        }
+    }
+}
+
+impl Gateway {
+    /// Ends a request.
+    ///
+    /// # Panics
+    /// When it has ended before: each admitted request ends once.
+    pub(super) fn end(&mut self, ended: Ended, now: Time) {
+        let Ended {
+            id,
+            outcome,
+            usage,
+            stranger,
+        } = ended;
+        let blank = |tenant, model, received| Record {
+            id,
+            tenant,
+            model,
+            replica: None,
+            outcome,
+            usage,
+            received,
+            dispatched: None,
+            first_token: None,
+            ended: now,
+        };
+        let request = self.requests.remove(&id);
+        let record = match (&request, stranger) {
+            (None, Some(who)) => blank(who.tenant, who.model, who.received),
+            (Some(request), None) => {
+                let record = blank(Some(request.tenant), Some(request.model), request.received);
+                match request.stage {
+                    Stage::Queued => record,
+                    Stage::Running(running) => Record {
+                        replica: Some(running.replica),
+                        dispatched: Some(running.dispatched),
+                        first_token: running.first_token,
+                        ..record
+                    },
+                }
+            }
+            (Some(_), Some(_)) => unreachable!("{id:?} was refused and let in"),
+            (None, None) => unreachable!("{id:?} ended twice"),
+        };
+        self.effects.push_back(Effect::Record(record));
+        if let Some(request) = request {
+            self.settle(id, &request, outcome);
+            self.fill(request.model, now);
+        }
+    }
+
+    fn settle(&mut self, id: RequestId, request: &Request, outcome: Outcome) {
+        let levels = &mut self.levels[position(request.tenant.get())];
+        match outcome {
+            // Capacity refused it after all, so the contract is not spent.
+            Outcome::Evicted(_) => levels.give_back(),
+            Outcome::Completed(_)
+            | Outcome::ClientGone(_)
+            | Outcome::Rejected(_)
+            | Outcome::ReplicaFailed(_)
+            | Outcome::Fenced(_)
+            | Outcome::Bug => levels.in_flight -= 1,
+        }
+        match request.stage {
+            Stage::Queued => {
+                self.pool(request.model).queue.remove(id);
+            }
+            Stage::Running(running) => self.vacate(id, request, running),
+        }
+    }
+
+    fn vacate(&mut self, id: RequestId, request: &Request, running: Running) {
+        self.fences.remove(&(running.fence, id));
+        self.replica(running.replica).window.release(request.kv);
+        let pool = self.pool(request.model);
+        pool.running -= 1;
+        if pool.running == 0 {
+            pool.rate.idle();
+        }
+    }
+}

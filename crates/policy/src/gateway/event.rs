@@ -1,0 +1,204 @@
+//! What goes in and out of the gateway's policy: facts, and orders.
+
+use crate::bucket::Level;
+use crate::ids::{ModelId, ReplicaId, RequestId, TenantId};
+use crate::outcome::{EngineEnding, Outcome, Rejection};
+use crate::request::{Arrival, ClientEnding};
+use crate::route::Because;
+use crate::units::{Micros, Time, Tokens};
+use crate::usage::Usage;
+use crate::window::Capacity;
+
+/// Something that happened.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A request that is all there: read, identified and counted.
+    Arrived(Arrival),
+    /// A request that the edge could not make an [`Arrival`] of.
+    Turned {
+        /// Its name.
+        id: RequestId,
+        /// Who sent it, where that is known.
+        tenant: Option<TenantId>,
+        /// What was wrong with it.
+        rejection: Rejection,
+        /// When the gateway received it.
+        received: Time,
+    },
+    /// The first token of an answer was written to the client.
+    FirstToken {
+        /// Whose.
+        id: RequestId,
+    },
+    /// A replica has done a step.
+    Stepped {
+        /// Which replica.
+        replica: ReplicaId,
+        /// For whom.
+        served: Vec<Served>,
+    },
+    /// The engine is done with a request that it was given.
+    EngineEnded {
+        /// Which request.
+        id: RequestId,
+        /// How it ended there.
+        ending: EngineEnding,
+        /// What was made, also where it was in vain.
+        usage: Usage,
+    },
+    /// The client, or the connection to it, is done with a request.
+    ClientEnded {
+        /// Which request.
+        id: RequestId,
+        /// How it ended there.
+        ending: ClientEnding,
+    },
+    /// A replica takes work.
+    ReplicaUp {
+        /// Which.
+        replica: ReplicaId,
+        /// What it can hold.
+        capacity: Capacity,
+    },
+    /// A replica takes no work any more; what it had has been reported as ended.
+    ReplicaDown {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// The gateway is to go away.
+    Drain {
+        /// How long what runs may take to finish.
+        bound: Micros,
+    },
+    /// The time that `next_wake` named has come.
+    Wake,
+}
+
+/// What one request was served in a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Served {
+    /// Which request.
+    pub id: RequestId,
+    /// Prompt tokens computed for the first time.
+    pub prompt: Tokens,
+    /// Tokens generated.
+    pub output: Tokens,
+}
+
+/// Something to do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Effect {
+    /// Give a request to a replica.
+    Dispatch(Dispatch),
+    /// Tell a client that it is not served. The request has ended.
+    Refuse(Refusal),
+    /// Make a replica stop working on a request, and tell its client why. The request ends when both have.
+    Cancel {
+        /// Which request.
+        id: RequestId,
+        /// Who has it.
+        replica: ReplicaId,
+        /// What the client is told.
+        outcome: Outcome,
+    },
+    /// Start a replica that went down.
+    Start {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// Write down that a request has ended.
+    Record(Record),
+    /// Nothing is in flight and nothing will be: the process may go.
+    Drained,
+}
+
+/// A request's way to a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Dispatch {
+    /// Which request.
+    pub id: RequestId,
+    /// Where to.
+    pub replica: ReplicaId,
+    /// Why there.
+    pub because: Because,
+    /// The most output it may have.
+    pub output_max: Tokens,
+    /// How long it waited.
+    pub queued: Micros,
+    /// What its tenant has left.
+    pub quota: Quota,
+}
+
+/// A request that is not served.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Refusal {
+    /// Which request.
+    pub id: RequestId,
+    /// Why.
+    pub outcome: Outcome,
+    /// When to come back, jitter included, where coming back helps.
+    pub retry_after: Option<Micros>,
+    /// What its tenant has left.
+    pub quota: Quota,
+}
+
+/// What a tenant has left of its limits; `None` where it has no such limit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Quota {
+    /// Of its requests per minute.
+    pub requests: Option<Level>,
+}
+
+/// How a request ended, for the ledger, the metrics and the log alike.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Record {
+    /// Which request.
+    pub id: RequestId,
+    /// Who pays, where that was known.
+    pub tenant: Option<TenantId>,
+    /// What for, where that was known.
+    pub model: Option<ModelId>,
+    /// Who served it, if anyone did.
+    pub replica: Option<ReplicaId>,
+    /// How it ended.
+    pub outcome: Outcome,
+    /// What was used.
+    pub usage: Usage,
+    /// When it was received.
+    pub received: Time,
+    /// When it was given to a replica.
+    pub dispatched: Option<Time>,
+    /// When its first token was written to the client.
+    pub first_token: Option<Time>,
+    /// When it ended.
+    pub ended: Time,
+}
+
+impl Record {
+    /// How long it waited, whether or not that led to anything.
+    pub fn queued(&self) -> Micros {
+        self.dispatched.unwrap_or(self.ended).since(self.received)
+    }
+
+    /// TTFT: received to first token written.
+    pub fn ttft(&self) -> Option<Micros> {
+        self.first_token.map(|first| first.since(self.received))
+    }
+
+    /// TPOT: the mean time between its tokens, where there were two at least.
+    pub fn tpot(&self) -> Option<Micros> {
+        let gaps = self
+            .usage
+            .output
+            .get()
+            .checked_sub(1)
+            .filter(|gaps| *gaps > 0)?;
+        let span = self.ended.since(self.first_token?);
+        Some(Micros::new(span.get() / gaps))
+    }
+
+    /// E2E: received to ended.
+    pub fn total(&self) -> Micros {
+        self.ended.since(self.received)
+    }
+}
