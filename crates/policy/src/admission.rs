@@ -1,4 +1,5 @@
-//! Who is let in: the contract first (429), then the machine (503), and a refusal spends nothing anywhere.
+//! Who is let in: the contract first (429), then the machine (503), and a refusal spends nothing
+//! anywhere.
 
 use crate::outcome::Rejection;
 use crate::tenant::Limits;
@@ -18,8 +19,8 @@ pub struct Grant {
 
 /// Fits a request into the context: the longer its prompt, the shorter the longest answer.
 ///
-/// An answer that may be longer than the context allows is cut, not refused: it ends with `length`. A prompt that
-/// leaves no room for one token of answer is refused.
+/// An answer that may be longer than the context allows is cut, not refused: it ends with `length`.
+/// A prompt that leaves no room for one token of answer is refused.
 ///
 /// # Errors
 /// [`Rejection::ContextExceeded`], with both numbers.
@@ -67,7 +68,8 @@ pub enum Machine {
 impl Machine {
     /// Whether a request that may wait for `max_wait` is let in.
     ///
-    /// Hopeless on arrival is said on arrival; and a wait of zero is hopeless wherever there is no room.
+    /// Hopeless on arrival is said on arrival; and a wait of zero is hopeless wherever there is no
+    /// room.
     ///
     /// # Errors
     /// Why not: it would wait in vain, or there is no place to wait in.

@@ -1,12 +1,14 @@
-//! A token bucket on the injected clock: it refills without pause and holds integers, so it cannot drift.
+//! A token bucket on the injected clock: it refills without pause and holds integers, so it cannot
+//! drift.
 
 use crate::tenant::RequestRate;
 use crate::units::{Micros, Time};
 
 /// Requests a tenant may still make, and when there will be more.
 ///
-/// A request is a minute's worth of microseconds, 60,000,000 micro-requests; a rate of r requests a minute then refills
-/// exactly r micro-requests each microsecond, and no refill is ever rounded. Time that runs backwards refills nothing.
+/// A request is a minute's worth of microseconds, 60,000,000 micro-requests; a rate of r requests a
+/// minute then refills exactly r micro-requests each microsecond, and no refill is ever rounded.
+/// Time that runs backwards refills nothing.
 #[derive(Clone, Debug)]
 pub struct RequestBucket {
     /// Micro-requests per microsecond, which is requests per minute.

@@ -1,7 +1,8 @@
 //! The queue of one model: who is next, across tenants.
 //!
-//! One type, whatever the policy: it is told of arrivals, departures and of service as it is given, and answers who is
-//! next. It holds no request beyond its id, and only live ones: what leaves is gone from every index at once.
+//! One type, whatever the policy: it is told of arrivals, departures and of service as it is given,
+//! and answers who is next. It holds no request beyond its id, and only live ones: what leaves is
+//! gone from every index at once.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,7 +12,8 @@ use crate::units::{Service, Time, Tokens};
 /// By which rule the next request is chosen.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Policy {
-    /// First in, first out: what an engine does by itself, and the baseline. A flooder starves everybody under it.
+    /// First in, first out: what an engine does by itself, and the baseline. A flooder starves
+    /// everybody under it.
     #[default]
     Fifo,
 }

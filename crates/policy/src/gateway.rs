@@ -1,8 +1,9 @@
 //! The gateway's decisions, composed: facts come in by `handle`, orders go out by `poll_effect`.
 //!
-//! A driver calls [`Gateway::handle`] with each fact and the time, then carries out every effect in order until
-//! [`Gateway::poll_effect`] is empty, and hands in [`Event::Wake`] at [`Gateway::next_wake`] if nothing comes sooner.
-//! It never asks what to do, and is never asked what happened.
+//! A driver calls [`Gateway::handle`] with each fact and the time, then carries out every effect in
+//! order until [`Gateway::poll_effect`] is empty, and hands in [`Event::Wake`] at
+//! [`Gateway::next_wake`] if nothing comes sooner. It never asks what to do, and is never asked
+//! what happened.
 //!
 //! Each request ends in `end` of `gateway/end.rs`, whatever became of it: that is the one door.
 
@@ -73,7 +74,8 @@ pub struct Gateway {
     weights: Weights,
     /// invariant: each is in its pool's queue (queued) or its replica's window (running), and counted by its tenant.
     requests: BTreeMap<RequestId, Request>,
-    /// When running requests are stopped. invariant: one entry for each that is running and not stopped.
+    /// When running requests are stopped. invariant: one entry for each that is running and not
+    /// stopped.
     fences: BTreeSet<(Time, RequestId)>,
     drain: Drain,
     jitter: Pcg64,
@@ -235,7 +237,8 @@ impl Gateway {
         }
     }
 
-    /// Whether traffic should be sent here: some model has a replica that takes work, and the gateway is staying.
+    /// Whether traffic should be sent here: some model has a replica that takes work, and the
+    /// gateway is staying.
     ///
     /// A gateway without any model is ready too: it has all it will ever have.
     pub fn is_ready(&self) -> bool {

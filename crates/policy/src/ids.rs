@@ -1,6 +1,7 @@
 //! Names for things, as small integers that the tables which issue them can index by.
 //!
-//! An id is only ever made by its table (or, for a request, by the driver's counter), so indexing with one cannot miss.
+//! An id is only ever made by its table (or, for a request, by the driver's counter), so indexing
+//! with one cannot miss.
 
 use std::fmt;
 

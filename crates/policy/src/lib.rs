@@ -1,8 +1,8 @@
 //! Every decision Tollgate makes, and no I/O: no clock, no rng made inside, no async, no threads.
 //!
-//! Time is an argument, chance is a seeded stream that the driver hands in, facts come in as events and orders go out
-//! as effects. The server, the simulator and the tests drive this same code; what the simulator cannot reach is in
-//! the wrong crate.
+//! Time is an argument, chance is a seeded stream that the driver hands in, facts come in as events
+//! and orders go out as effects. The server, the simulator and the tests drive this same code; what
+//! the simulator cannot reach is in the wrong crate.
 
 #![deny(clippy::as_conversions, clippy::float_arithmetic)]
 

@@ -1,7 +1,7 @@
 //! How a request can end, and the one table that says what each end means to everybody.
 //!
-//! Client, ledger, metrics and log all read the same row, so they cannot disagree. Adding an outcome without a row
-//! does not compile.
+//! Client, ledger, metrics and log all read the same row, so they cannot disagree. Adding an
+//! outcome without a row does not compile.
 
 use crate::units::Tokens;
 
@@ -81,7 +81,8 @@ pub enum Rejection {
     NoRoute,
     /// The path exists, the method does not.
     WrongMethod,
-    /// No key, or one that is not known. One answer for every reason, so that it tells a guesser nothing.
+    /// No key, or one that is not known. One answer for every reason, so that it tells a guesser
+    /// nothing.
     BadKey,
     /// No such model, or none that this tenant may name: the same answer for both.
     ModelNotFound,
@@ -284,7 +285,8 @@ impl Eviction {
     }
 }
 
-/// A request that was admitted: an error of the server's, and loud, unless the caller says otherwise.
+/// A request that was admitted: an error of the server's, and loud, unless the caller says
+/// otherwise.
 const fn ended(status: u16, reason: &'static str) -> Row {
     Row {
         status,

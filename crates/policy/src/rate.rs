@@ -4,8 +4,8 @@ use crate::units::{Micros, Time, Tokens};
 
 /// Tokens served per busy time, over about the last [`BusyRate::MEMORY`] of it.
 ///
-/// Only spans in which there was work count: an idle pool is not a slow one. Both sums are halved when the span
-/// outgrows its memory, so old measurements fade without a ring of samples.
+/// Only spans in which there was work count: an idle pool is not a slow one. Both sums are halved
+/// when the span outgrows its memory, so old measurements fade without a ring of samples.
 #[derive(Clone, Debug, Default)]
 pub struct BusyRate {
     tokens: u64,

@@ -1,8 +1,9 @@
 //! The life of one request inside the policy: queued, then running, then gone.
 //!
-//! A running request has two parties, the engine that makes the answer and the client that takes it. It is over when
-//! both are done with it, whichever is first; until then it holds its place in the replica's window. So what is
-//! charged is what the engine says it made, also when the client left long before.
+//! A running request has two parties, the engine that makes the answer and the client that takes
+//! it. It is over when both are done with it, whichever is first; until then it holds its place in
+//! the replica's window. So what is charged is what the engine says it made, also when the client
+//! left long before.
 
 use crate::ids::{ModelId, ReplicaId, RequestId, TenantId};
 use crate::outcome::{EngineEnding, Outcome, Phase};

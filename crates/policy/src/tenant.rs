@@ -1,7 +1,7 @@
 //! Who pays, and what they may have: immutable values, made by parsing a configuration.
 //!
-//! A tenant's levels (what is left in its buckets, how much it has in flight) are not here: they belong to the
-//! gateway and outlive a change of these values.
+//! A tenant's levels (what is left in its buckets, how much it has in flight) are not here: they
+//! belong to the gateway and outlive a change of these values.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
@@ -34,7 +34,8 @@ impl Class {
         }
     }
 
-    /// How long a request of this class waits in the queue where its model's configuration names no time.
+    /// How long a request of this class waits in the queue where its model's configuration names no
+    /// time.
     pub const fn max_wait(self) -> Micros {
         match self {
             Self::Reserved | Self::Standard => Micros::from_secs(30),
@@ -100,10 +101,12 @@ pub struct Tenant {
     pub limits: Limits,
 }
 
-/// The tenants by number: those of the configuration first, then those that a trusted header has named.
+/// The tenants by number: those of the configuration first, then those that a trusted header has
+/// named.
 ///
-/// A name that is new costs an entry for the life of the process, so only `unnamed_max` of them get one; all later
-/// ones share a single tenant, [`TenantTable::OVERFLOW`]. Otherwise whoever invents a name is given a fresh budget.
+/// A name that is new costs an entry for the life of the process, so only `unnamed_max` of them get
+/// one; all later ones share a single tenant, [`TenantTable::OVERFLOW`]. Otherwise whoever invents
+/// a name is given a fresh budget.
 #[derive(Clone, Debug)]
 pub struct TenantTable {
     tenants: Vec<Tenant>,
@@ -116,10 +119,12 @@ impl TenantTable {
     /// The name shared by the tenants past the bound.
     pub const OVERFLOW: &'static str = "other";
 
-    /// The most tenants that a trusted header may name into being: some tens of MB of levels at worst.
+    /// The most tenants that a trusted header may name into being: some tens of MB of levels at
+    /// worst.
     pub const HEADER_NAMED_MAX: usize = 10_000;
 
-    /// The tenants of a configuration; `template` is what a tenant named by a trusted header gets, under its name.
+    /// The tenants of a configuration; `template` is what a tenant named by a trusted header gets,
+    /// under its name.
     pub fn new(tenants: Vec<Tenant>, template: Tenant) -> Self {
         let mut table = Self {
             tenants: Vec::with_capacity(tenants.len() + 1),

@@ -1,8 +1,9 @@
 //! Quantities as types: what does not add up does not compile.
 //!
-//! A point in time is not a span, tokens are not blocks, blocks are not bytes. What is charged or rationed is an
-//! integer; floats are for scores and reports, which live elsewhere. Arithmetic saturates at both ends: a quantity
-//! never wraps, and each bound that could be met on purpose is checked where the quantity is made.
+//! A point in time is not a span, tokens are not blocks, blocks are not bytes. What is charged or
+//! rationed is an integer; floats are for scores and reports, which live elsewhere. Arithmetic
+//! saturates at both ends: a quantity never wraps, and each bound that could be met on purpose is
+//! checked where the quantity is made.
 
 use std::fmt;
 use std::ops::{Add, AddAssign, Sub, SubAssign};
@@ -173,7 +174,8 @@ impl KvBlocks {
     /// No blocks.
     pub const ZERO: Self = Self(0);
 
-    /// Token slots in one block. 16, as in vLLM: small enough to waste little, large enough to keep tables short.
+    /// Token slots in one block. 16, as in vLLM: small enough to waste little, large enough to keep
+    /// tables short.
     pub const SLOTS: Tokens = Tokens(16);
 
     /// `count` blocks.

@@ -5,8 +5,9 @@ use crate::units::{Service, Tokens};
 /// Tokens of one request, as the engine counted them.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Usage {
-    /// Prompt tokens whose KV the request holds or held: computed for it, or reused. Tokens computed a second time
-    /// after a preemption are our cost, not the tenant's, and are not counted again.
+    /// Prompt tokens whose KV the request holds or held: computed for it, or reused. Tokens
+    /// computed a second time after a preemption are our cost, not the tenant's, and are not
+    /// counted again.
     pub prompt: Tokens,
     /// Those of the prompt tokens whose KV was reused.
     pub cached: Tokens,

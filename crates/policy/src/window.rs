@@ -1,4 +1,5 @@
-//! What a replica may hold at once. Requests beyond it wait with us, where their order can still be chosen.
+//! What a replica may hold at once. Requests beyond it wait with us, where their order can still be
+//! chosen.
 
 use crate::units::KvBlocks;
 
@@ -22,8 +23,9 @@ pub enum Blocked {
 
 /// What one replica holds of what it may.
 ///
-/// Reservations are estimates: a sequence may outgrow its own, and the engine then preempts. But a request that is
-/// alone always fits, however large its estimate, since the door turned away what the pool cannot hold.
+/// Reservations are estimates: a sequence may outgrow its own, and the engine then preempts. But a
+/// request that is alone always fits, however large its estimate, since the door turned away what
+/// the pool cannot hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     capacity: Capacity,

@@ -1,7 +1,7 @@
 //! The one door: whatever becomes of a request, it leaves through [`Gateway::end`], once.
 //!
-//! Here the tenant's levels are settled, the place in queue or window is given back, and one record is written that
-//! ledger, metrics and log all read.
+//! Here the tenant's levels are settled, the place in queue or window is given back, and one record
+//! is written that ledger, metrics and log all read.
 
 use super::Gateway;
 use super::event::{Effect, Record};

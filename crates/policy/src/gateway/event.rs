@@ -92,7 +92,8 @@ pub enum Effect {
     Dispatch(Dispatch),
     /// Tell a client that it is not served. The request has ended.
     Refuse(Refusal),
-    /// Make a replica stop working on a request, and tell its client why. The request ends when both have.
+    /// Make a replica stop working on a request, and tell its client why. The request ends when
+    /// both have.
     Cancel {
         /// Which request.
         id: RequestId,

@@ -1,4 +1,5 @@
-//! What happens to a request that was let in: dispatch, service, the two endings, and the bounds on its time.
+//! What happens to a request that was let in: dispatch, service, the two endings, and the bounds on
+//! its time.
 
 use super::end::Ended;
 use super::event::{Dispatch, Effect, Served};
@@ -12,7 +13,8 @@ use crate::usage::Usage;
 use crate::window::Capacity;
 
 impl Gateway {
-    /// Dispatches as long as the request that is next fits a replica: no room is left idle while it could be used.
+    /// Dispatches as long as the request that is next fits a replica: no room is left idle while it
+    /// could be used.
     pub(super) fn fill(&mut self, model: ModelId, now: Time) {
         if matches!(self.drain, Drain::Stopped | Drain::Done) {
             return;

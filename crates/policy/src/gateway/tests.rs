@@ -24,8 +24,14 @@ impl Rig {
     /// One model with one replica that is up, and one tenant with these limits.
     fn new(sequences: u32, limits: Limits) -> Self {
         let mut rig = Self::starting(limits);
-        let capacity = Capacity { sequences, kv: KvBlocks::new(1_000) };
-        rig.handle(Event::ReplicaUp { replica: REPLICA, capacity });
+        let capacity = Capacity {
+            sequences,
+            kv: KvBlocks::new(1_000),
+        };
+        rig.handle(Event::ReplicaUp {
+            replica: REPLICA,
+            capacity,
+        });
         rig
     }
 
@@ -54,7 +60,10 @@ impl Rig {
             weights: Weights::default(),
             seed: 7,
         };
-        Self { gateway: Gateway::new(config), now: Time::from_micros(1_000) }
+        Self {
+            gateway: Gateway::new(config),
+            now: Time::from_micros(1_000),
+        }
     }
 
     fn handle(&mut self, event: Event) -> Vec<Effect> {
@@ -84,11 +93,18 @@ impl Rig {
             cached: Tokens::ZERO,
             output: Tokens::new(output),
         };
-        self.handle(Event::EngineEnded { id: RequestId::new(id), ending, usage })
+        self.handle(Event::EngineEnded {
+            id: RequestId::new(id),
+            ending,
+            usage,
+        })
     }
 
     fn client_ends(&mut self, id: u64, ending: ClientEnding) -> Vec<Effect> {
-        self.handle(Event::ClientEnded { id: RequestId::new(id), ending })
+        self.handle(Event::ClientEnded {
+            id: RequestId::new(id),
+            ending,
+        })
     }
 
     fn completes(&mut self, id: u64) -> Vec<Effect> {
@@ -104,8 +120,16 @@ impl Rig {
 
     fn is_empty(&self) -> bool {
         let gauges = self.gateway.gauges();
-        let held = gauges.replicas.iter().map(|r| u64::from(r.window.sequences())).sum::<u64>()
-            + gauges.replicas.iter().map(|r| r.window.kv().get()).sum::<u64>();
+        let held = gauges
+            .replicas
+            .iter()
+            .map(|r| u64::from(r.window.sequences()))
+            .sum::<u64>()
+            + gauges
+                .replicas
+                .iter()
+                .map(|r| r.window.kv().get())
+                .sum::<u64>();
         gauges.in_flight == 0 && held == 0 && gauges.pools.iter().all(|p| p.queued == 0)
     }
 }
@@ -123,7 +147,9 @@ fn dispatched(effects: &[Effect]) -> Vec<u64> {
 }
 
 fn outcomes(effects: &[Effect]) -> Vec<(u64, Outcome)> {
-    records(effects).map(|record| (record.id.get(), record.outcome)).collect()
+    records(effects)
+        .map(|record| (record.id.get(), record.outcome))
+        .collect()
 }
 
 fn records(effects: &[Effect]) -> impl Iterator<Item = &Record> {
@@ -170,7 +196,7 @@ fn a_request_is_dispatched_at_once_while_there_is_room() {
     let mut rig = Rig::new(2, Limits::default());
     assert_eq!(dispatched(&rig.arrive(1)), [1]);
     assert_eq!(dispatched(&rig.arrive(2)), [2]);
-    assert_eq!(dispatched(&rig.arrive(3)), [] as [u64; 0]);
+    assert_eq!(dispatched(&rig.arrive(3)), Vec::<u64>::new());
 }
 
 #[test]
@@ -182,7 +208,10 @@ fn the_next_in_line_goes_when_both_engine_and_client_are_done() {
     let ended = rig.engine_ends(1, EngineEnding::Finished(FinishReason::Length), 50);
     assert_eq!(ended, []);
     let effects = rig.client_ends(1, ClientEnding::Delivered);
-    assert_eq!(outcomes(&effects), [(1, Outcome::Completed(FinishReason::Length))]);
+    assert_eq!(
+        outcomes(&effects),
+        [(1, Outcome::Completed(FinishReason::Length))]
+    );
     assert_eq!(dispatched(&effects), [2]);
     assert_eq!(dispatched(&rig.completes(2)), [3]);
     rig.completes(3);
@@ -195,8 +224,11 @@ fn a_client_that_leaves_the_queue_is_never_dispatched() {
     rig.arrive(1);
     rig.arrive(2);
     let effects = rig.client_ends(2, ClientEnding::Gone);
-    assert_eq!(outcomes(&effects), [(2, Outcome::ClientGone(Phase::Queued))]);
-    assert_eq!(dispatched(&rig.completes(1)), [] as [u64; 0]);
+    assert_eq!(
+        outcomes(&effects),
+        [(2, Outcome::ClientGone(Phase::Queued))]
+    );
+    assert_eq!(dispatched(&rig.completes(1)), Vec::<u64>::new());
     assert!(rig.is_empty());
 }
 
@@ -204,14 +236,29 @@ fn a_client_that_leaves_the_queue_is_never_dispatched() {
 fn a_client_that_leaves_mid_stream_is_charged_what_the_engine_made() {
     let mut rig = Rig::new(1, Limits::default());
     rig.arrive(1);
-    rig.handle(Event::FirstToken { id: RequestId::new(1) });
+    rig.handle(Event::FirstToken {
+        id: RequestId::new(1),
+    });
     let outcome = Outcome::ClientGone(Phase::MidStream);
     let effects = rig.client_ends(1, ClientEnding::Gone);
-    assert_eq!(effects, [Effect::Cancel { id: RequestId::new(1), replica: REPLICA, outcome }]);
-    assert!(!rig.is_empty(), "its slot is held until the engine has let go");
+    assert_eq!(
+        effects,
+        [Effect::Cancel {
+            id: RequestId::new(1),
+            replica: REPLICA,
+            outcome
+        }]
+    );
+    assert!(
+        !rig.is_empty(),
+        "its slot is held until the engine has let go"
+    );
     let effects = rig.engine_ends(1, EngineEnding::Cancelled, 17);
     let record = records(&effects).next().unwrap();
-    assert_eq!((record.outcome, record.usage.output), (outcome, Tokens::new(17)));
+    assert_eq!(
+        (record.outcome, record.usage.output),
+        (outcome, Tokens::new(17))
+    );
     assert!(rig.is_empty());
 }
 
@@ -219,14 +266,27 @@ fn a_client_that_leaves_mid_stream_is_charged_what_the_engine_made() {
 fn a_stream_is_fenced_at_its_bound_and_not_before() {
     let mut rig = Rig::new(1, Limits::default());
     rig.arrive(1);
-    assert_eq!(rig.gateway.next_wake(), Some(rig.now + Micros::from_secs(600)));
+    assert_eq!(
+        rig.gateway.next_wake(),
+        Some(rig.now + Micros::from_secs(600))
+    );
     assert_eq!(rig.wait(Micros::from_secs(599)), []);
     let outcome = Outcome::Fenced(Fence::MaxStream);
     let effects = rig.wait(Micros::from_secs(1));
-    assert_eq!(effects, [Effect::Cancel { id: RequestId::new(1), replica: REPLICA, outcome }]);
+    assert_eq!(
+        effects,
+        [Effect::Cancel {
+            id: RequestId::new(1),
+            replica: REPLICA,
+            outcome
+        }]
+    );
     assert_eq!(rig.wait(Micros::from_secs(1)), [], "one fence, one order");
     rig.engine_ends(1, EngineEnding::Cancelled, 3);
-    assert_eq!(outcomes(&rig.client_ends(1, ClientEnding::Gone)), [(1, outcome)]);
+    assert_eq!(
+        outcomes(&rig.client_ends(1, ClientEnding::Gone)),
+        [(1, outcome)]
+    );
 }
 
 #[test]
@@ -241,7 +301,10 @@ fn a_request_that_waited_its_time_is_evicted_and_its_quota_given_back() {
     assert_eq!(refusal.outcome, outcome);
     assert!(refusal.retry_after.is_some());
     let level = refusal.quota.requests.unwrap();
-    assert_eq!(level.remaining, 2, "30 s at one a second, and the burst is two");
+    assert_eq!(
+        level.remaining, 2,
+        "30 s at one a second, and the burst is two"
+    );
 }
 
 #[test]
@@ -258,7 +321,9 @@ fn a_refusal_by_the_machine_spends_nothing_of_the_contract() {
 #[test]
 fn exactly_the_burst_passes_a_request_limit() {
     let mut rig = Rig::new(100, limits(Some((60, 3)), None));
-    let passed = (0..50).filter(|id| !dispatched(&rig.arrive(*id)).is_empty()).count();
+    let passed = (0..50)
+        .filter(|id| !dispatched(&rig.arrive(*id)).is_empty())
+        .count();
     assert_eq!(passed, 3);
     let refusal = refusal(&rig.arrive(99));
     assert_eq!(refusal.outcome, Outcome::Rejected(Rejection::RequestRate));
@@ -283,8 +348,9 @@ fn retry_times_are_spread_so_that_clients_do_not_return_together() {
     for id in 0..5 {
         rig.arrive(id);
     }
-    let waits: Vec<_> =
-        (10..1_010).map(|id| refusal(&rig.arrive(id)).retry_after.unwrap().get()).collect();
+    let waits: Vec<_> = (10..1_010)
+        .map(|id| refusal(&rig.arrive(id)).retry_after.unwrap().get())
+        .collect();
     let (low, high) = (1_000_000, 2_000_000);
     assert!(waits.iter().all(|wait| (low..=high).contains(wait)));
     let mut tenths = [0; 10];
@@ -318,12 +384,21 @@ fn draining_lets_what_runs_finish_and_then_says_so() {
     let mut rig = Rig::new(1, Limits::default());
     rig.arrive(1);
     rig.arrive(2);
-    assert_eq!(rig.handle(Event::Drain { bound: Micros::from_secs(60) }), []);
+    assert_eq!(
+        rig.handle(Event::Drain {
+            bound: Micros::from_secs(60)
+        }),
+        []
+    );
     assert!(!rig.gateway.is_ready());
     let refused = refusal(&rig.arrive(3));
     assert_eq!(refused.outcome, Outcome::Rejected(Rejection::Draining));
     assert!(refused.retry_after.is_some());
-    assert_eq!(dispatched(&rig.completes(1)), [2], "what was let in is served");
+    assert_eq!(
+        dispatched(&rig.completes(1)),
+        [2],
+        "what was let in is served"
+    );
     assert_eq!(rig.completes(2).last(), Some(&Effect::Drained));
     assert_eq!(rig.wait(Micros::from_secs(60)), [], "it says so once");
 }
@@ -334,13 +409,19 @@ fn the_drains_bound_stops_what_runs_and_evicts_what_waits() {
     rig.arrive(1);
     rig.arrive(2);
     rig.arrive(3);
-    rig.handle(Event::Drain { bound: Micros::from_secs(5) });
+    rig.handle(Event::Drain {
+        bound: Micros::from_secs(5),
+    });
     let effects = rig.wait(Micros::from_secs(5));
     let evicted = Outcome::Evicted(Eviction::Draining);
     assert_eq!(outcomes(&effects), [(2, evicted), (3, evicted)]);
-    assert_eq!(dispatched(&effects), [] as [u64; 0]);
+    assert_eq!(dispatched(&effects), Vec::<u64>::new());
     let outcome = Outcome::Fenced(Fence::Drain);
-    assert!(effects.contains(&Effect::Cancel { id: RequestId::new(1), replica: REPLICA, outcome }));
+    assert!(effects.contains(&Effect::Cancel {
+        id: RequestId::new(1),
+        replica: REPLICA,
+        outcome
+    }));
     rig.engine_ends(1, EngineEnding::Cancelled, 1);
     let effects = rig.client_ends(1, ClientEnding::Delivered);
     assert_eq!(outcomes(&effects), [(1, outcome)]);
@@ -355,14 +436,30 @@ fn a_replica_that_fails_is_started_again_and_nobody_is_sent_to_it_meanwhile() {
     rig.handle(Event::ReplicaDown { replica: REPLICA });
     assert!(!rig.gateway.is_ready());
     let effects = rig.client_ends(1, ClientEnding::Delivered);
-    assert_eq!(outcomes(&effects), [(1, Outcome::ReplicaFailed(Failure::Engine))]);
+    assert_eq!(
+        outcomes(&effects),
+        [(1, Outcome::ReplicaFailed(Failure::Engine))]
+    );
     let refused = refusal(&rig.arrive(2));
     assert_eq!(refused.outcome, Outcome::Rejected(Rejection::NoReplica));
-    assert_eq!(rig.wait(Health::BACKOFF_MIN), [Effect::Start { replica: REPLICA }]);
+    assert_eq!(
+        rig.wait(Health::BACKOFF_MIN),
+        [Effect::Start { replica: REPLICA }]
+    );
     rig.arrive(3);
-    let capacity = Capacity { sequences: 1, kv: KvBlocks::new(1_000) };
-    let effects = rig.handle(Event::ReplicaUp { replica: REPLICA, capacity });
-    assert_eq!(dispatched(&effects), [3], "who came while it started was let wait");
+    let capacity = Capacity {
+        sequences: 1,
+        kv: KvBlocks::new(1_000),
+    };
+    let effects = rig.handle(Event::ReplicaUp {
+        replica: REPLICA,
+        capacity,
+    });
+    assert_eq!(
+        dispatched(&effects),
+        [3],
+        "who came while it started was let wait"
+    );
     assert!(rig.gateway.is_ready());
 }
 
@@ -384,8 +481,14 @@ fn service_is_charged_as_it_is_given() {
         prompt: Tokens::new(prompt),
         output: Tokens::new(output),
     };
-    rig.handle(Event::Stepped { replica: REPLICA, served: vec![one(100, 1)] });
-    rig.handle(Event::Stepped { replica: REPLICA, served: vec![one(0, 1)] });
+    rig.handle(Event::Stepped {
+        replica: REPLICA,
+        served: vec![one(100, 1)],
+    });
+    rig.handle(Event::Stepped {
+        replica: REPLICA,
+        served: vec![one(0, 1)],
+    });
     assert_eq!(rig.gateway.attained(TenantId::new(0)), Service::new(104));
     assert_eq!(rig.gateway.attained(TenantId::new(1)), Service::ZERO);
 }
@@ -401,7 +504,11 @@ struct Seen {
 /// Everything that can happen to a request, at random.
 #[derive(Clone, Debug)]
 enum Move {
-    Arrive { tenant: u32, prompt: u64, output: Option<u64> },
+    Arrive {
+        tenant: u32,
+        prompt: u64,
+        output: Option<u64>,
+    },
     FirstToken(usize),
     EngineEnds(usize, EngineEnding),
     ClientEnds(usize, ClientEnding),
@@ -441,7 +548,11 @@ fn play(moves: &[Move]) -> Vec<Effect> {
     for one in moves {
         let id = |n: usize| RequestId::new(u64::try_from(n).unwrap_or(0) % (next + 1));
         let event = match *one {
-            Move::Arrive { tenant, prompt, output } => {
+            Move::Arrive {
+                tenant,
+                prompt,
+                output,
+            } => {
                 next += 1;
                 Event::Arrived(Arrival {
                     id: RequestId::new(next),
@@ -453,14 +564,19 @@ fn play(moves: &[Move]) -> Vec<Effect> {
                 })
             }
             Move::FirstToken(n) => Event::FirstToken { id: id(n) },
-            Move::EngineEnds(n, ending) => {
-                Event::EngineEnded { id: id(n), ending, usage: Usage::default() }
-            }
+            Move::EngineEnds(n, ending) => Event::EngineEnded {
+                id: id(n),
+                ending,
+                usage: Usage::default(),
+            },
             Move::ClientEnds(n, ending) => Event::ClientEnded { id: id(n), ending },
             Move::Down => Event::ReplicaDown { replica: REPLICA },
             Move::Up(sequences) => Event::ReplicaUp {
                 replica: REPLICA,
-                capacity: Capacity { sequences, kv: KvBlocks::new(40) },
+                capacity: Capacity {
+                    sequences,
+                    kv: KvBlocks::new(40),
+                },
             },
             Move::Wait(micros) => {
                 rig.now = rig.now + Micros::new(micros);
@@ -469,19 +585,25 @@ fn play(moves: &[Move]) -> Vec<Effect> {
         };
         effects.extend(rig.handle(event));
     }
-    effects.extend(rig.handle(Event::Drain { bound: Micros::from_secs(1) }));
+    effects.extend(rig.handle(Event::Drain {
+        bound: Micros::from_secs(1),
+    }));
     effects.extend(rig.wait(Micros::from_secs(1)));
     for id in 0..=next {
         effects.extend(rig.engine_ends(id, EngineEnding::Cancelled, 0));
         effects.extend(rig.client_ends(id, ClientEnding::Gone));
     }
-    assert!(rig.is_empty(), "something is held after everything has ended");
+    assert!(
+        rig.is_empty(),
+        "something is held after everything has ended"
+    );
     effects
 }
 
 proptest! {
-    /// Whatever happens in whatever order: each request ends once, is dispatched or refused at most once, never
-    /// both before its end was due, and nothing is held afterwards. (The gateway checks its invariants at each step.)
+    /// Whatever happens in whatever order: each request ends once, is dispatched or refused at most
+    /// once, never both before its end was due, and nothing is held afterwards. (The gateway checks
+    /// its invariants at each step.)
     #[test]
     fn each_request_ends_once_and_everything_returns_to_zero(
         moves in prop::collection::vec(moves(), 1..300),
