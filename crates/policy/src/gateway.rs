@@ -25,7 +25,6 @@ use crate::bucket::RequestBucket;
 use crate::fair::{self, FairQueue};
 use crate::health::Health;
 use crate::ids::{ModelId, ReplicaId, RequestId, TenantId, position};
-use crate::outcome::Outcome;
 use crate::rate::BusyRate;
 use crate::request::Request;
 use crate::tenant::{Tenant, TenantTable};
@@ -161,7 +160,7 @@ impl Gateway {
             Event::Turned {
                 id,
                 tenant,
-                rejection,
+                outcome,
                 received,
             } => {
                 let stranger = Stranger {
@@ -169,10 +168,7 @@ impl Gateway {
                     model: None,
                     received,
                 };
-                self.end(
-                    Ended::at_the_door(id, stranger, Outcome::Rejected(rejection)),
-                    now,
-                );
+                self.end(Ended::at_the_door(id, stranger, outcome), now);
             }
             Event::FirstToken { id } => self.first_token(id, now),
             Event::Stepped { replica, served } => self.stepped(replica, &served, now),
@@ -211,11 +207,6 @@ impl Gateway {
         deadline.chain(fence).chain(retry).chain(drain).min()
     }
 
-    /// The tenant of this name, if the configuration or an earlier request named it.
-    pub fn find_tenant(&self, name: &str) -> Option<TenantId> {
-        self.tenants.find(name)
-    }
-
     /// The tenant that a trusted header names.
     pub fn tenant_named_by_header(&mut self, name: &str) -> TenantId {
         self.tenants.named_by_header(name)
@@ -244,6 +235,16 @@ impl Gateway {
     pub fn is_ready(&self) -> bool {
         let up = |pool: &Pool| self.has_replica(pool.id, Health::is_healthy);
         self.drain == Drain::No && self.pools.iter().all(up)
+    }
+
+    /// Whether the gateway is going away.
+    pub fn is_draining(&self) -> bool {
+        self.drain != Drain::No
+    }
+
+    /// Prompt and output tokens that one request for this model may use together.
+    pub fn context(&self, model: ModelId) -> Tokens {
+        self.pools[position(model.get())].model.context
     }
 
     /// What is where, now.

@@ -2,7 +2,7 @@
 
 use crate::bucket::Level;
 use crate::ids::{ModelId, ReplicaId, RequestId, TenantId};
-use crate::outcome::{EngineEnding, Outcome, Rejection};
+use crate::outcome::{EngineEnding, Outcome};
 use crate::request::{Arrival, ClientEnding};
 use crate::route::Because;
 use crate::units::{Micros, Time, Tokens};
@@ -20,8 +20,8 @@ pub enum Event {
         id: RequestId,
         /// Who sent it, where that is known.
         tenant: Option<TenantId>,
-        /// What was wrong with it.
-        rejection: Rejection,
+        /// What became of it: what was wrong with it, or with us.
+        outcome: Outcome,
         /// When the gateway received it.
         received: Time,
     },
@@ -118,6 +118,8 @@ pub enum Effect {
 pub struct Dispatch {
     /// Which request.
     pub id: RequestId,
+    /// Whose.
+    pub tenant: TenantId,
     /// Where to.
     pub replica: ReplicaId,
     /// Why there.
@@ -126,6 +128,8 @@ pub struct Dispatch {
     pub output_max: Tokens,
     /// How long it waited.
     pub queued: Micros,
+    /// When it is stopped at the latest.
+    pub fence: Time,
     /// What its tenant has left.
     pub quota: Quota,
 }

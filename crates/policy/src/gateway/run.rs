@@ -186,10 +186,12 @@ impl Gateway {
         let quota = self.quota(request.tenant, now);
         self.effects.push_back(Effect::Dispatch(Dispatch {
             id,
+            tenant: request.tenant,
             replica: choice.replica,
             because: choice.because,
             output_max: request.output_max,
             queued: now.since(request.received),
+            fence,
             quota,
         }));
     }

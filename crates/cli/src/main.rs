@@ -1,0 +1,74 @@
+//! The `tollgate` binary: reads the command line, and leaves the rest to the crates below it.
+
+#![expect(clippy::print_stdout, reason = "a command's answer goes to stdout")]
+
+mod banner;
+mod check;
+mod logging;
+mod serve;
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::{Args, Parser, Subcommand};
+
+/// Many tenants, one set of language-model engines: fair shares, kept promises, exact bills.
+#[derive(Debug, Parser)]
+#[command(name = "tollgate", version, after_help = EXAMPLES)]
+struct Cli {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+const EXAMPLES: &str = "\
+Examples:
+  tollgate serve                            the small default model, on this computer only
+  tollgate serve --model my-model.gguf      another model
+  tollgate serve --config tollgate.yaml     models, tenants, keys and limits from a file
+  tollgate check --config tollgate.yaml     every mistake in the file, with its line
+
+Then point any OpenAI client at http://127.0.0.1:8080/v1";
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    /// Serve the OpenAI API until Ctrl-C or SIGTERM.
+    ///
+    /// Without --config, it listens on 127.0.0.1:8080, serves one model, and lets in any caller: an
+    /// X-Tenant-ID header says which tenant a request is for. SIGTERM drains: no new work is
+    /// taken, running answers finish, then it exits. A second signal ends it at once.
+    Serve(ServeArgs),
+    /// Report every mistake in a configuration file, each with its path and line.
+    ///
+    /// Exits 0 when there is none and 2 when there are some. Nothing is started, and no model is
+    /// loaded. The variables that the file names must be set.
+    Check {
+        /// The file to check.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+}
+
+/// Flags of `serve`. Those that the configuration has too win over it.
+#[derive(Args, Debug)]
+struct ServeArgs {
+    /// Configuration in YAML; docs/config.md describes every key.
+    #[arg(long, value_name = "FILE")]
+    config: Option<PathBuf>,
+    /// Address and port to listen on, such as 127.0.0.1:8080 or 0.0.0.0:80.
+    #[arg(long, value_name = "ADDR")]
+    listen: Option<std::net::SocketAddr>,
+    /// Folder for the usage ledger; made if it is missing.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+    /// A GGUF file to serve instead of the default model.
+    #[arg(long, value_name = "FILE.gguf", conflicts_with = "config")]
+    model: Option<PathBuf>,
+}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    match cli.verb {
+        Verb::Serve(args) => serve::serve(args),
+        Verb::Check { config } => check::check(&config),
+    }
+}

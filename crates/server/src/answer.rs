@@ -1,0 +1,237 @@
+//! From letters to a response. The status is committed only once the first letter that decides it
+//! has come.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use tollgate_policy::gateway::Dispatch;
+use tollgate_policy::outcome::{EngineEnding, Outcome};
+use tollgate_policy::usage::Usage;
+use tollgate_wire::{Answer, ChunkWriter, Stamp, StreamUsage};
+
+use crate::app::{App, ServedModel, Visit};
+use crate::held::{Held, HeldBody};
+use crate::inflight::{InFlight, Letter};
+use crate::prepare::{Endpoint, Order};
+use crate::refuse;
+use crate::stream::{Keepalive, Opening, StreamBody};
+
+/// What every form of an answer needs.
+struct Context<'a> {
+    app: &'a Arc<App>,
+    visit: &'a Visit,
+    served: &'a ServedModel,
+    order: Facts,
+}
+
+/// What is left of an order when its draft has been handed in.
+struct Facts {
+    endpoint: Endpoint,
+    delivery: tollgate_wire::Delivery,
+    model_name: String,
+    class: &'static str,
+}
+
+/// Hands in an order, and answers with what becomes of it.
+pub(crate) async fn answer(app: &Arc<App>, visit: &Visit, order: Order) -> Response {
+    let Order {
+        arrival,
+        draft,
+        endpoint,
+        delivery,
+        model_name,
+    } = order;
+    let class = app
+        .desk
+        .with_tenant(arrival.tenant, |tenant| tenant.class.label());
+    let context = Context {
+        app,
+        visit,
+        served: app.model(arrival.model),
+        order: Facts {
+            endpoint,
+            delivery,
+            model_name,
+            class,
+        },
+    };
+    let flight = app.desk.arrive(arrival, draft);
+    if delivery.stream {
+        stream(context, flight).await
+    } else {
+        whole(context, flight).await
+    }
+}
+
+/// A streamed answer: a status once there is a token to stream, or an error, or a client that has
+/// waited long enough to want a sign of life.
+async fn stream(context: Context<'_>, mut flight: InFlight) -> Response {
+    let patience = Duration::from_micros(context.served.keepalive.get());
+    let mut dispatch = None;
+    let first = loop {
+        match tokio::time::timeout(patience, flight.letters().recv()).await {
+            Ok(Some(Letter::Dispatched(sent))) => {
+                context.visit.line.fence(sent.fence);
+                dispatch = Some(sent);
+            }
+            Ok(Some(letter @ (Letter::Delta(_) | Letter::Ended(EngineEnding::Finished(_), _)))) => {
+                break Opening::Letter(letter);
+            }
+            Ok(other) => return context.refusal(flight, other),
+            Err(_) => break Opening::Keepalive,
+        }
+    };
+    let id = context.answer_id();
+    let usage = if context.order.delivery.include_usage {
+        StreamUsage::Final
+    } else {
+        StreamUsage::Omitted
+    };
+    let stamp = context.stamp(&id);
+    let writer = match context.order.endpoint {
+        Endpoint::Chat => ChunkWriter::chat(&stamp, usage),
+        Endpoint::Text => ChunkWriter::text(&stamp, usage),
+    };
+    let itl = context
+        .app
+        .desk
+        .books()
+        .metrics()
+        .itl(&context.served.name, context.order.class);
+    let held = Held::new(flight, Arc::clone(&context.visit.line));
+    let keepalive = Keepalive::new(context.app.desk.clock(), context.served.keepalive);
+    let body = StreamBody::new(held, writer, first, itl, keepalive);
+    let mut response = Response::new(Body::new(body));
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("text/event-stream"),
+    );
+    headers.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    // nginx and its like hold a response back until a buffer is full, unless told.
+    headers.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    dispatch_headers(dispatch.as_ref(), &mut response);
+    response
+}
+
+/// An answer in one piece.
+async fn whole(context: Context<'_>, mut flight: InFlight) -> Response {
+    let mut dispatch = None;
+    let mut text = String::new();
+    loop {
+        match flight.letters().recv().await {
+            Some(Letter::Dispatched(sent)) => {
+                context.visit.line.fence(sent.fence);
+                dispatch = Some(sent);
+            }
+            Some(Letter::Delta(delta)) => text.push_str(&delta.text),
+            Some(Letter::Ended(EngineEnding::Finished(finish), usage)) => {
+                let id = context.answer_id();
+                let finish = finish_reason(finish);
+                let answer = Answer {
+                    text: &text,
+                    finish,
+                    usage: wire_usage(usage),
+                };
+                let mut bytes = Vec::with_capacity(text.len() + 512);
+                match context.order.endpoint {
+                    Endpoint::Chat => answer.write_chat(&context.stamp(&id), &mut bytes),
+                    Endpoint::Text => answer.write_text(&context.stamp(&id), &mut bytes),
+                }
+                return context.in_one_piece(flight, bytes, dispatch.as_ref());
+            }
+            other => return context.refusal(flight, other),
+        }
+    }
+}
+
+impl Context<'_> {
+    fn answer_id(&self) -> String {
+        let prefix = match self.order.endpoint {
+            Endpoint::Chat => "chatcmpl",
+            Endpoint::Text => "cmpl",
+        };
+        format!(
+            "{prefix}-{}",
+            self.app.desk.books().request_name(self.visit.id)
+        )
+    }
+
+    fn stamp<'s>(&'s self, id: &'s str) -> Stamp<'s> {
+        Stamp {
+            id,
+            created: self.app.desk.clock().unix_secs(),
+            model: &self.order.model_name,
+            system_fingerprint: None,
+        }
+    }
+
+    fn in_one_piece(
+        &self,
+        flight: InFlight,
+        bytes: Vec<u8>,
+        dispatch: Option<&Dispatch>,
+    ) -> Response {
+        let line = Arc::clone(&self.visit.line);
+        line.first_token(flight.id());
+        let mut response = Response::new(Body::new(HeldBody::new(bytes, Held::new(flight, line))));
+        let headers = response.headers_mut();
+        headers.insert(
+            header::CONTENT_TYPE,
+            HeaderValue::from_static("application/json"),
+        );
+        dispatch_headers(dispatch, &mut response);
+        response
+    }
+
+    /// The error for a letter that ends a request before its first byte.
+    fn refusal(&self, flight: InFlight, letter: Option<Letter>) -> Response {
+        let response = match letter {
+            Some(Letter::Refused(refusal)) => refuse::refused(&refusal, self.order.endpoint),
+            Some(Letter::Stopped(outcome)) => refuse::ended(outcome),
+            Some(Letter::Ended(EngineEnding::Failed(failure), _)) => {
+                refuse::ended(Outcome::ReplicaFailed(failure))
+            }
+            Some(Letter::Ended(EngineEnding::Cancelled | EngineEnding::Finished(_), _))
+            | Some(Letter::Dispatched(_) | Letter::Delta(_))
+            | None => refuse::bug(),
+        };
+        let line = Arc::clone(&self.visit.line);
+        response.map(|body| Body::new(Held::new(flight, line).around(body)))
+    }
+}
+
+pub(crate) fn finish_reason(
+    finish: tollgate_policy::outcome::FinishReason,
+) -> tollgate_wire::FinishReason {
+    match finish {
+        tollgate_policy::outcome::FinishReason::Stop => tollgate_wire::FinishReason::Stop,
+        tollgate_policy::outcome::FinishReason::Length => tollgate_wire::FinishReason::Length,
+    }
+}
+
+pub(crate) fn wire_usage(usage: Usage) -> tollgate_wire::Usage {
+    tollgate_wire::Usage {
+        prompt_tokens: usage.prompt.get(),
+        completion_tokens: usage.output.get(),
+        cached_tokens: usage.cached.get(),
+    }
+}
+
+/// Who serves it, how long it waited, and what its tenant has left.
+fn dispatch_headers(dispatch: Option<&Dispatch>, response: &mut Response) {
+    let Some(dispatch) = dispatch else { return };
+    let headers = response.headers_mut();
+    headers.insert(
+        "x-tollgate-replica",
+        HeaderValue::from(dispatch.replica.get()),
+    );
+    headers.insert(
+        "x-tollgate-queue-ms",
+        HeaderValue::from(dispatch.queued.get() / 1_000),
+    );
+    refuse::quota_headers(dispatch.quota, headers);
+}

@@ -1,0 +1,188 @@
+//! What every handler shares: the desk, who may call, and which models there are.
+
+use std::collections::HashMap;
+use std::net::IpAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::response::Response;
+use tollgate_engine::Model;
+use tollgate_policy::gateway::Event;
+use tollgate_policy::ids::{ModelId, RequestId, TenantId};
+use tollgate_policy::outcome::{Outcome, Rejection};
+use tollgate_policy::units::{Micros, Time, Tokens};
+use tollgate_wire::BadRequest;
+
+use crate::answer;
+use crate::config::MetricsReaders;
+use crate::desk::Desk;
+use crate::guarded::guarded;
+use crate::identity::Identity;
+use crate::line::Line;
+use crate::prepare::{self, Endpoint};
+use crate::refuse;
+
+/// The shared state of all handlers.
+#[derive(Debug)]
+pub(crate) struct App {
+    pub(crate) desk: Arc<Desk>,
+    pub(crate) identity: Identity,
+    pub(crate) models: Vec<ServedModel>,
+    /// Names and aliases.
+    pub(crate) by_name: HashMap<String, ModelId>,
+    pub(crate) bounds: Bounds,
+    /// Which peers may read `/metrics`, which shows every tenant.
+    pub(crate) metrics_readers: MetricsReaders,
+}
+
+/// Bounds on reading a request.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Bounds {
+    /// Bytes of a body.
+    pub(crate) body_max: usize,
+    /// Time for a body to come in, whole.
+    pub(crate) body_time: Duration,
+}
+
+/// A model that is served, as handlers need it.
+pub(crate) struct ServedModel {
+    pub(crate) id: ModelId,
+    pub(crate) name: String,
+    pub(crate) aliases: Vec<String>,
+    pub(crate) model: Arc<dyn Model>,
+    /// Prompt and output tokens of one request together.
+    pub(crate) context: Tokens,
+    /// How often a client that waits on a stream is sent a comment.
+    pub(crate) keepalive: Micros,
+}
+
+impl std::fmt::Debug for ServedModel {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("ServedModel")
+            .field("name", &self.name)
+            .field("context", &self.context)
+            .finish_non_exhaustive()
+    }
+}
+
+/// One request, as the connection hands it over.
+#[derive(Clone, Debug)]
+pub(crate) struct Visit {
+    pub(crate) id: RequestId,
+    pub(crate) received: Time,
+    pub(crate) peer: IpAddr,
+    pub(crate) line: Arc<Line>,
+}
+
+/// A request that was turned away before it was one for the policy.
+#[derive(Debug)]
+pub(crate) struct Turned {
+    pub(crate) rejection: Rejection,
+    /// Who sent it, where that is known.
+    pub(crate) tenant: Option<TenantId>,
+    /// What is wrong, and what to do.
+    pub(crate) why: BadRequest,
+}
+
+impl App {
+    /// Serves one request for an answer: everything that can fail fails before the first byte.
+    pub(crate) async fn serve(
+        self: Arc<Self>,
+        endpoint: Endpoint,
+        request: axum::extract::Request,
+    ) -> Response {
+        let (parts, body) = request.into_parts();
+        let Some(visit) = parts.extensions.get::<Visit>().cloned() else {
+            return refuse::bug();
+        };
+        let prepared = guarded(prepare::prepare(&self, endpoint, &visit, &parts, body)).await;
+        match prepared {
+            Ok(Ok(order)) => {
+                let answered = guarded(answer::answer(&self, &visit, order)).await;
+                answered.unwrap_or_else(|_| refuse::bug())
+            }
+            Ok(Err((turned, unread))) => self.turn_away(&visit, &turned, unread),
+            Err(_) => {
+                self.end_early(&visit, None, Outcome::Bug);
+                refuse::bug()
+            }
+        }
+    }
+
+    /// Answers a request that was turned away, and ends it. `unread` is what is left of its body.
+    pub(crate) fn turn_away(
+        &self,
+        visit: &Visit,
+        turned: &Turned,
+        unread: Option<Body>,
+    ) -> Response {
+        let outcome = Outcome::Rejected(turned.rejection);
+        self.end_early(visit, turned.tenant, outcome);
+        let quota = turned
+            .tenant
+            .map(|tenant| self.desk.quota(tenant))
+            .unwrap_or_default();
+        refuse::turned(turned, quota, unread)
+    }
+
+    fn end_early(&self, visit: &Visit, tenant: Option<TenantId>, outcome: Outcome) {
+        let (id, received) = (visit.id, visit.received);
+        self.desk.submit(Event::Turned {
+            id,
+            tenant,
+            outcome,
+            received,
+        });
+    }
+
+    pub(crate) fn model(&self, id: ModelId) -> &ServedModel {
+        &self.models[usize::try_from(id.get()).unwrap_or(usize::MAX)]
+    }
+
+    /// The model of this name, if there is one and this tenant may name it.
+    pub(crate) fn find_model(&self, name: &str, tenant: TenantId) -> Option<&ServedModel> {
+        let id = *self.by_name.get(name)?;
+        let permitted = self
+            .desk
+            .with_tenant(tenant, |tenant| tenant.models.permits(id));
+        permitted.then(|| self.model(id))
+    }
+}
+
+impl Turned {
+    pub(crate) fn new(rejection: Rejection, message: impl Into<String>) -> Self {
+        let why = BadRequest {
+            message: message.into(),
+            param: None,
+            code: None,
+        };
+        Self {
+            rejection,
+            tenant: None,
+            why,
+        }
+    }
+
+    pub(crate) fn of(self, tenant: TenantId) -> Self {
+        Self {
+            tenant: Some(tenant),
+            ..self
+        }
+    }
+
+    pub(crate) fn param(mut self, param: &str) -> Self {
+        self.why.param = Some(param.to_owned());
+        self
+    }
+}
+
+impl From<BadRequest> for Turned {
+    fn from(why: BadRequest) -> Self {
+        Self {
+            rejection: Rejection::BadRequest,
+            tenant: None,
+            why,
+        }
+    }
+}

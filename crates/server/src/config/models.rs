@@ -1,0 +1,422 @@
+//! The `models` section: what is served, under which names, by which engine and within which
+//! bounds.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+
+use tollgate_policy::ids::ModelId;
+use tollgate_policy::units::{KvBlocks, Micros, Tokens};
+
+use super::decode::{Cursor, Fields};
+use super::server;
+
+/// The longest context anyone can ask for; far beyond what models have, and safe to multiply.
+pub(super) const CONTEXT_MAX: u64 = 10_000_000;
+
+/// The largest KV pool, in tokens.
+const KV_TOKENS_MAX: u64 = 1_000_000_000;
+
+const NAME_CHARS_MAX: usize = 128;
+const NAME_SIGNS: &str = "._:/-";
+
+/// The models, each at the place that its [`ModelId`] says.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Models {
+    list: Vec<ModelConfig>,
+    /// Names and aliases.
+    names: BTreeMap<String, ModelId>,
+}
+
+impl Models {
+    /// The model with this name or alias.
+    pub fn find(&self, name: &str) -> Option<ModelId> {
+        self.names.get(name).copied()
+    }
+
+    /// The models in the order of their ids.
+    pub fn list(&self) -> &[ModelConfig] {
+        &self.list
+    }
+
+    /// One model, under its name and aliases.
+    pub(super) fn one(model: ModelConfig) -> Self {
+        let names = [&model.name].into_iter().chain(&model.aliases);
+        let names = names.map(|name| (name.clone(), ModelId::new(0))).collect();
+        Self {
+            list: vec![model],
+            names,
+        }
+    }
+
+    pub(super) fn read(section: &Cursor<'_>) -> Option<Self> {
+        let mut names = BTreeMap::new();
+        let mut count = 0;
+        let list = section.list(|model| {
+            let id = ModelId::new(count);
+            count += 1;
+            model.mapping(|fields| ModelConfig::read(fields, &mut names, id))
+        })?;
+        Some(Self { list, names })
+    }
+}
+
+/// One model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ModelConfig {
+    /// The name that clients use and that metrics carry; 1 to 128 of `A-Z a-z 0-9 . _ : / -`.
+    pub name: String,
+    /// Other names for it.
+    pub aliases: Vec<String>,
+    /// What runs it.
+    pub engine: EngineConfig,
+    /// Tokens that one request may use, prompt and output; `None` is what the model was made for.
+    pub context: Option<Tokens>,
+    /// Room for tokens of all running requests together, in whole blocks; `None` leaves it to the
+    /// engine.
+    pub kv_tokens: Option<Tokens>,
+    /// Requests that may run at once, 1 to 256.
+    pub max_sequences: u32,
+    /// Tokens that one step may compute, 16 to 8192.
+    pub step_tokens: Tokens,
+    /// The queue before it.
+    pub queue: QueueConfig,
+    /// The longest that one request may take, 1 s to 24 h.
+    pub max_stream: Micros,
+    /// How often a client that waits for a token is sent a sign of life, 100 ms to 10 min.
+    pub keepalive: Micros,
+}
+
+/// What runs a model.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum EngineConfig {
+    /// llama.cpp in this process.
+    Embedded {
+        /// The GGUF file, relative to the working directory.
+        path: PathBuf,
+        /// Threads that compute, 1 to 1024; `None` is one for each core.
+        threads: Option<NonZeroU32>,
+    },
+    /// Made-up text at the pace of a cost model.
+    Fake(FakeConfig),
+}
+
+/// The cost model of a fake engine.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FakeConfig {
+    /// What a step takes, up to 10 s.
+    pub step: Micros,
+    /// What each sequence adds to a step, up to 1 s.
+    pub per_sequence: Micros,
+    /// Prompt tokens a second, 1 to 1,000,000,000.
+    pub prefill_tokens_per_second: u64,
+    /// The context the model pretends to be made for, in tokens.
+    pub context: Tokens,
+    /// The KV pool where the model names none, in tokens and whole blocks.
+    pub kv_tokens: Tokens,
+    /// Decides the text, together with the prompt.
+    pub seed: u64,
+}
+
+impl Default for FakeConfig {
+    fn default() -> Self {
+        Self {
+            step: Micros::from_millis(10),
+            per_sequence: Micros::new(150),
+            prefill_tokens_per_second: 12_000,
+            context: Tokens::new(8192),
+            kv_tokens: Tokens::new(65_536),
+            seed: 1,
+        }
+    }
+}
+
+/// The bounds of a queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct QueueConfig {
+    /// Requests that may wait at once, 1 to 1,000,000.
+    pub max_requests: usize,
+    /// How long one may wait, up to 1 h; zero refuses what cannot start at once, `None` leaves it
+    /// to its class.
+    pub max_wait: Option<Micros>,
+}
+
+impl Default for QueueConfig {
+    fn default() -> Self {
+        Self {
+            max_requests: 1000,
+            max_wait: None,
+        }
+    }
+}
+
+impl ModelConfig {
+    /// A model with the default bounds.
+    pub fn new(name: String, engine: EngineConfig) -> Self {
+        Self {
+            name,
+            aliases: vec![],
+            engine,
+            context: None,
+            kv_tokens: None,
+            max_sequences: 32,
+            step_tokens: Tokens::new(512),
+            queue: QueueConfig::default(),
+            max_stream: Micros::from_secs(600),
+            keepalive: Micros::from_secs(15),
+        }
+    }
+
+    /// The model in this GGUF file, named after it.
+    pub fn from_file(path: &Path) -> Self {
+        let stem = path
+            .file_stem()
+            .map(|stem| stem.to_string_lossy())
+            .unwrap_or_default();
+        let legal = |c: char| c.is_ascii_alphanumeric() || NAME_SIGNS.contains(c);
+        let name: String = stem
+            .chars()
+            .take(NAME_CHARS_MAX)
+            .map(|c| if legal(c) { c } else { '-' })
+            .collect();
+        let name = if name.is_empty() {
+            "model".to_owned()
+        } else {
+            name
+        };
+        Self::new(
+            name,
+            EngineConfig::Embedded {
+                path: path.to_owned(),
+                threads: None,
+            },
+        )
+    }
+
+    fn read(
+        fields: &mut Fields<'_, '_>,
+        names: &mut BTreeMap<String, ModelId>,
+        id: ModelId,
+    ) -> Self {
+        for later in ["replicas", "slo", "window"] {
+            fields.forbid(later, "is not in this version; leave it out");
+        }
+        let name = fields.required("name", "give the model a name", |value| {
+            claim(&value, names, id)
+        });
+        let aliases = fields.optional("aliases", |value| {
+            value.list(|name| claim(&name, names, id))
+        });
+        // What stands in for a missing name or engine is never seen: a problem was reported.
+        let engine = EngineConfig::read(fields).unwrap_or_else(|| EngineConfig::Embedded {
+            path: PathBuf::new(),
+            threads: None,
+        });
+        let default = Self::new(name.unwrap_or_default(), engine);
+        let model = Self {
+            aliases: aliases.unwrap_or_default(),
+            context: fields.optional("context", |value| tokens(&value, 16, CONTEXT_MAX)),
+            kv_tokens: fields.optional("kv_tokens", kv_tokens),
+            max_sequences: fields
+                .optional("max_sequences", |value| value.integer(1..=256))
+                .unwrap_or(default.max_sequences),
+            step_tokens: fields
+                .optional("step_tokens", |value| tokens(&value, 16, 8192))
+                .unwrap_or(default.step_tokens),
+            queue: fields
+                .optional("queue", |value| QueueConfig::read(&value))
+                .unwrap_or_default(),
+            max_stream: fields
+                .optional("max_stream", |value| {
+                    value.duration(span(1_000, 86_400_000))
+                })
+                .unwrap_or(default.max_stream),
+            keepalive: fields
+                .optional("stream", |value| keepalive(&value))
+                .unwrap_or(default.keepalive),
+            ..default
+        };
+        model.check(fields);
+        model
+    }
+
+    /// Reports bounds that contradict each other.
+    fn check(&self, fields: &Fields<'_, '_>) {
+        let (context, kv_tokens) = match &self.engine {
+            EngineConfig::Embedded { .. } => (self.context, self.kv_tokens),
+            EngineConfig::Fake(fake) => {
+                if let Some(context) = self.context.filter(|context| *context > fake.context) {
+                    let most = fake.context;
+                    fields.report(
+                        "context",
+                        format!("is {context}, more than fake.context {most}"),
+                    );
+                }
+                let context = self.context.unwrap_or(fake.context);
+                (
+                    Some(context),
+                    Some(self.kv_tokens.unwrap_or(fake.kv_tokens)),
+                )
+            }
+        };
+        if let (Some(context), Some(kv_tokens)) = (context, kv_tokens)
+            && kv_tokens < context
+        {
+            let message = format!("is {kv_tokens}; one request may need the context's {context}");
+            fields.report("kv_tokens", message);
+        }
+        if self.keepalive >= self.max_stream {
+            fields.report(
+                "max_stream",
+                "ends each stream before its first stream.keepalive",
+            );
+        }
+    }
+}
+
+impl EngineConfig {
+    fn read(fields: &mut Fields<'_, '_>) -> Option<Self> {
+        let kind = match fields.find("engine") {
+            Some(value) => Kind::read(&value),
+            None => Some(Kind::Embedded),
+        };
+        let path = fields.find("path");
+        let threads = fields
+            .optional("threads", |value| value.integer(1..=1024_u32))
+            .and_then(NonZeroU32::new);
+        let fake = fields.find("fake");
+        match kind? {
+            Kind::Embedded => {
+                if let Some(fake) = fake {
+                    fake.report("is for engine: fake; this engine is embedded");
+                }
+                let path = fields.required("path", "name the model's GGUF file", |value| {
+                    server::path(&value)
+                })?;
+                Some(Self::Embedded { path, threads })
+            }
+            Kind::Fake => {
+                for (key, value) in [("path", path), ("threads", fields.find("threads"))] {
+                    if value.is_some() {
+                        fields.report(key, "is for engine: embedded; this engine is fake");
+                    }
+                }
+                Some(Self::Fake(
+                    fake.and_then(|value| FakeConfig::read(&value))
+                        .unwrap_or_default(),
+                ))
+            }
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Kind {
+    Embedded,
+    Fake,
+}
+
+impl Kind {
+    fn read(value: &Cursor<'_>) -> Option<Self> {
+        match value.text("embedded or fake")? {
+            "vllm" | "sglang" | "llama-server" | "openai" => {
+                let shown = value.shown();
+                value.report(format!(
+                    "is {shown}, which is not in this version; embedded and fake are"
+                ));
+                None
+            }
+            _ => value.choice(&[("embedded", Self::Embedded), ("fake", Self::Fake)]),
+        }
+    }
+}
+
+impl FakeConfig {
+    fn read(section: &Cursor<'_>) -> Option<Self> {
+        section.mapping(Self::read_fields)
+    }
+
+    fn read_fields(fields: &mut Fields<'_, '_>) -> Self {
+        let default = Self::default();
+        Self {
+            step: fields
+                .optional("step", |value| value.duration(span(0, 10_000)))
+                .unwrap_or(default.step),
+            per_sequence: fields
+                .optional("per_sequence", |value| value.duration(span(0, 1_000)))
+                .unwrap_or(default.per_sequence),
+            prefill_tokens_per_second: fields
+                .optional("prefill_tokens_per_second", |value| {
+                    value.integer(1..=1_000_000_000)
+                })
+                .unwrap_or(default.prefill_tokens_per_second),
+            context: fields
+                .optional("context", |value| tokens(&value, 16, CONTEXT_MAX))
+                .unwrap_or(default.context),
+            kv_tokens: fields
+                .optional("kv_tokens", kv_tokens)
+                .unwrap_or(default.kv_tokens),
+            seed: fields
+                .optional("seed", |value| value.integer(0..=u64::MAX))
+                .unwrap_or(default.seed),
+        }
+    }
+}
+
+impl QueueConfig {
+    fn read(section: &Cursor<'_>) -> Option<Self> {
+        let default = Self::default();
+        section.mapping(|fields| Self {
+            max_requests: fields
+                .optional("max_requests", |value| value.integer(1..=1_000_000))
+                .unwrap_or(default.max_requests),
+            max_wait: fields.optional("max_wait", |value| value.duration(span(0, 3_600_000))),
+        })
+    }
+}
+
+fn keepalive(section: &Cursor<'_>) -> Option<Micros> {
+    section
+        .mapping(|fields| {
+            fields.forbid("idle", "is not in this version; leave it out");
+            fields.optional("keepalive", |value| value.duration(span(100, 600_000)))
+        })
+        .flatten()
+}
+
+/// Reads a name and takes it for the model `id`.
+fn claim(value: &Cursor<'_>, names: &mut BTreeMap<String, ModelId>, id: ModelId) -> Option<String> {
+    let name = value.name(NAME_SIGNS, NAME_CHARS_MAX)?;
+    match names.get(name) {
+        Some(owner) => {
+            value.report(format!(
+                "is {name}, which names models[{owner}] already; names are unique"
+            ));
+            None
+        }
+        None => {
+            names.insert(name.to_owned(), id);
+            Some(name.to_owned())
+        }
+    }
+}
+
+/// Reads a number of tokens.
+pub(super) fn tokens(value: &Cursor<'_>, low: u64, high: u64) -> Option<Tokens> {
+    value.integer(low..=high).map(Tokens::new)
+}
+
+/// Reads the size of a KV pool.
+fn kv_tokens(value: Cursor<'_>) -> Option<Tokens> {
+    let block = KvBlocks::SLOTS;
+    let tokens = tokens(&value, block.get(), KV_TOKENS_MAX)?;
+    match tokens.get().is_multiple_of(block.get()) {
+        true => Some(tokens),
+        false => value.refuse(format_args!("a multiple of {block}")),
+    }
+}
+
+/// From `low` to `high` milliseconds.
+fn span(low: u64, high: u64) -> std::ops::RangeInclusive<Micros> {
+    Micros::from_millis(low)..=Micros::from_millis(high)
+}

@@ -1,0 +1,448 @@
+//! Every key of a configuration, for people: the source of `docs/config.md`.
+//!
+//! Tests hold this table against the decoder: the same keys, the same defaults, the same bounds.
+
+use self::Unset::{Is, Means, Refused};
+
+/// One key.
+#[derive(Clone, Copy, Debug)]
+pub struct Key {
+    /// Where it stands, as in `tenants[].limits.rpm`.
+    pub path: &'static str,
+    /// What it takes, with its bounds.
+    pub takes: &'static str,
+    /// What holds when it is left out.
+    pub unset: Unset,
+    /// What it is for.
+    pub meaning: &'static str,
+}
+
+/// What holds when a key is left out.
+#[derive(Clone, Copy, Debug)]
+pub enum Unset {
+    /// The same as with this value.
+    Is(&'static str),
+    /// Something that no value says.
+    Means(&'static str),
+    /// A problem.
+    Refused,
+}
+
+/// A heading and the keys under it.
+#[derive(Clone, Copy, Debug)]
+pub struct Section {
+    /// The heading.
+    pub title: &'static str,
+    /// A sentence or two before the table.
+    pub about: &'static str,
+    /// The keys, in the order to read them.
+    pub keys: &'static [Key],
+}
+
+const fn key(path: &'static str, takes: &'static str, unset: Unset, meaning: &'static str) -> Key {
+    Key {
+        path,
+        takes,
+        unset,
+        meaning,
+    }
+}
+
+/// All sections.
+pub const SECTIONS: [Section; 5] = [
+    Section {
+        title: "The process",
+        about: "",
+        keys: PROCESS,
+    },
+    Section {
+        title: "Callers",
+        about: "A caller is known by a key, or by the tenant header of a peer that is trusted to \
+                have checked it. Trust goes by the address of the connection, never by a header.",
+        keys: IDENTITY,
+    },
+    Section {
+        title: "Models",
+        about: "A list; clients name a model by its name or by an alias. Without models Tollgate \
+                answers that it serves none.",
+        keys: MODELS,
+    },
+    Section {
+        title: "Tenants",
+        about: "A list of who pays. The tenant `anonymous` has no keys; it stands for callers \
+                without one. The name `other` is taken: metrics use it for tenants past a bound. \
+                `default_tenant` is for tenants that only a trusted header names, and for \
+                `anonymous` where the list does not have it.",
+        keys: TENANTS,
+    },
+    Section {
+        title: "Fairness",
+        about: "",
+        keys: FAIRNESS,
+    },
+];
+
+const PROCESS: &[Key] = &[
+    key(
+        "listen",
+        "address and port",
+        Is("127.0.0.1:8080"),
+        "Where to listen.",
+    ),
+    key(
+        "data_dir",
+        "path",
+        Is("./tollgate-data"),
+        "Where files are kept, from the working directory.",
+    ),
+    key(
+        "server.max_body",
+        "size, 1KiB..=1GiB",
+        Is("32MiB"),
+        "The longest request body; a longer one gets 413.",
+    ),
+    key(
+        "server.max_connections",
+        "number, 1..=1000000",
+        Is("4096"),
+        "Connections open at once.",
+    ),
+    key(
+        "server.drain",
+        "duration, 1s..=1h",
+        Is("60s"),
+        "How long running streams may go on after SIGTERM.",
+    ),
+    key(
+        "server.read_timeout",
+        "duration, 1s..=10m",
+        Is("30s"),
+        "How long a request may take to arrive.",
+    ),
+    key(
+        "metrics.expose",
+        "loopback or any",
+        Is("loopback"),
+        "Which peers may read `/metrics`, which names tenants and models.",
+    ),
+];
+
+const IDENTITY: &[Key] = &[
+    key(
+        "identity.anonymous",
+        "deny or allow",
+        Is("deny"),
+        "Whether callers without a key are the tenant `anonymous` or are refused.",
+    ),
+    key(
+        "identity.trust_tenant_header",
+        "true or false",
+        Is("false"),
+        "Whether trusted peers may name the tenant in `X-Tenant-ID`.",
+    ),
+    key(
+        "identity.trusted_peers",
+        "list of networks",
+        Is("[127.0.0.0/8, \"::1/128\"]"),
+        "The peers that may, if anyone may.",
+    ),
+];
+
+const MODELS: &[Key] = &[
+    key(
+        "models[].name",
+        "1 to 128 of `A-Za-z0-9._:/-`",
+        Refused,
+        "The name that clients use; unique, aliases included.",
+    ),
+    key(
+        "models[].aliases",
+        "list of names",
+        Is("[]"),
+        "Other names for it.",
+    ),
+    key(
+        "models[].engine",
+        "embedded or fake",
+        Is("embedded"),
+        "What runs it: llama.cpp in this process, or made-up text at a set pace.",
+    ),
+    key(
+        "models[].path",
+        "path",
+        Means("refused for embedded"),
+        "The GGUF file; only for `engine: embedded`.",
+    ),
+    key(
+        "models[].context",
+        "tokens, 16..=10000000",
+        Means("the model's own"),
+        "Prompt and output tokens of one request.",
+    ),
+    key(
+        "models[].kv_tokens",
+        "tokens, 16..=1000000000",
+        Means("the engine's choice"),
+        "Room for the tokens of all running requests; a multiple of 16, at least `context`.",
+    ),
+    key(
+        "models[].max_sequences",
+        "number, 1..=256",
+        Is("32"),
+        "Requests that run at once.",
+    ),
+    key(
+        "models[].threads",
+        "number, 1..=1024",
+        Means("one for each core"),
+        "Threads that compute; only for `engine: embedded`.",
+    ),
+    key(
+        "models[].step_tokens",
+        "tokens, 16..=8192",
+        Is("512"),
+        "Tokens that one step may compute.",
+    ),
+    key(
+        "models[].queue.max_requests",
+        "number, 1..=1000000",
+        Is("1000"),
+        "Requests that may wait; one more gets 503.",
+    ),
+    key(
+        "models[].queue.max_wait",
+        "duration, 0s..=1h",
+        Means("30s; 10s for best_effort"),
+        "How long a request may wait; 0s refuses what cannot start at once.",
+    ),
+    key(
+        "models[].max_stream",
+        "duration, 1s..=24h",
+        Is("10m"),
+        "The longest that one request may take; longer than `stream.keepalive`.",
+    ),
+    key(
+        "models[].stream.keepalive",
+        "duration, 100ms..=10m",
+        Is("15s"),
+        "How often a client that waits for a token is sent a comment.",
+    ),
+    key(
+        "models[].fake.step",
+        "duration, 0s..=10s",
+        Is("10ms"),
+        "What a step takes. The keys of `fake` are only for `engine: fake`.",
+    ),
+    key(
+        "models[].fake.per_sequence",
+        "duration, 0s..=1s",
+        Is("150us"),
+        "What each sequence adds to a step.",
+    ),
+    key(
+        "models[].fake.prefill_tokens_per_second",
+        "number, 1..=1000000000",
+        Is("12000"),
+        "How fast prompts are computed.",
+    ),
+    key(
+        "models[].fake.context",
+        "tokens, 16..=10000000",
+        Is("8192"),
+        "The context the model claims to be made for.",
+    ),
+    key(
+        "models[].fake.kv_tokens",
+        "tokens, 16..=1000000000",
+        Is("65536"),
+        "The pool where `kv_tokens` is not set; a multiple of 16.",
+    ),
+    key(
+        "models[].fake.seed",
+        "number, 0..=18446744073709551615",
+        Is("1"),
+        "Decides the text, together with the prompt.",
+    ),
+];
+
+const TENANTS: &[Key] = &[
+    key(
+        "tenants[].name",
+        "1 to 64 of `A-Za-z0-9._-`",
+        Refused,
+        "The name, unique; not `other`.",
+    ),
+    key(
+        "tenants[].keys",
+        "list",
+        Is("[]"),
+        "The keys it is known by, each with one of the two entries below; no key \
+         belongs to two tenants.",
+    ),
+    key(
+        "tenants[].keys[].env",
+        "name of a variable",
+        Means("`sha256` is used"),
+        "The environment variable that holds the key.",
+    ),
+    key(
+        "tenants[].keys[].sha256",
+        "64 hexadecimal digits",
+        Means("`env` is used"),
+        "The key's SHA-256, as `printf %s KEY \\| sha256sum` prints it.",
+    ),
+    key(
+        "tenants[].class",
+        "reserved or standard or best_effort",
+        Is("standard"),
+        "Its promise.",
+    ),
+    key(
+        "tenants[].weight",
+        "number, 1..=1000",
+        Is("1"),
+        "Its share against others; twice the weight, twice the service.",
+    ),
+    key(
+        "tenants[].models",
+        "list of names or aliases",
+        Means("all models"),
+        "The models it may name.",
+    ),
+    key(
+        "tenants[].limits.rpm",
+        "number, 1..=1000000",
+        Means("no limit"),
+        "Requests per minute.",
+    ),
+    key(
+        "tenants[].limits.burst",
+        "number, 1..=1000000",
+        Means("`rpm`"),
+        "Requests that may come at once after a quiet spell; needs `rpm`.",
+    ),
+    key(
+        "tenants[].limits.concurrency",
+        "number, 1..=1000000",
+        Means("no limit"),
+        "Requests queued or running at once.",
+    ),
+    key(
+        "tenants[].limits.max_context",
+        "tokens, 1..=10000000",
+        Means("the model's"),
+        "Prompt and output tokens of one request.",
+    ),
+    key(
+        "tenants[].limits.max_output",
+        "tokens, 1..=10000000",
+        Means("no limit"),
+        "Output tokens of one request; at most `max_context`.",
+    ),
+    key(
+        "default_tenant.class",
+        "reserved or standard or best_effort",
+        Is("best_effort"),
+        "As for a tenant.",
+    ),
+    key(
+        "default_tenant.weight",
+        "number, 1..=1000",
+        Is("1"),
+        "As for a tenant.",
+    ),
+    key(
+        "default_tenant.limits.rpm",
+        "number, 1..=1000000",
+        Means("no limit"),
+        "As for a tenant, each with its own count.",
+    ),
+    key(
+        "default_tenant.limits.burst",
+        "number, 1..=1000000",
+        Means("`rpm`"),
+        "As for a tenant.",
+    ),
+    key(
+        "default_tenant.limits.concurrency",
+        "number, 1..=1000000",
+        Means("no limit"),
+        "As for a tenant.",
+    ),
+    key(
+        "default_tenant.limits.max_context",
+        "tokens, 1..=10000000",
+        Means("the model's"),
+        "As for a tenant.",
+    ),
+    key(
+        "default_tenant.limits.max_output",
+        "tokens, 1..=10000000",
+        Means("no limit"),
+        "As for a tenant.",
+    ),
+];
+
+const FAIRNESS: &[Key] = &[
+    key(
+        "fairness.policy",
+        "fifo",
+        Is("fifo"),
+        "Who is next: in the order of arrival.",
+    ),
+    key(
+        "fairness.input_weight",
+        "number, 0..=1000",
+        Is("1"),
+        "What a computed prompt token counts as service.",
+    ),
+    key(
+        "fairness.output_weight",
+        "number, 0..=1000",
+        Is("2"),
+        "What a generated token counts; not both weights are 0.",
+    ),
+];
+
+const OPENING: &str = "\
+# Configuration
+
+One YAML file, given as `tollgate serve --config FILE`. `tollgate check --config FILE` reports every mistake
+with its line and column and starts nothing. A complete file is `tollgate.example.yaml` beside this page.
+
+- An unknown key is a mistake; so is a key given twice.
+- A duration is a whole number with `us`, `ms`, `s`, `m` or `h`; a size has `KiB`, `MiB` or `GiB`, or is in bytes.
+- `${NAME}` in a value is replaced by that environment variable, which must be set; `$$` is a dollar sign. Inside
+  `{ }` or `[ ]` YAML wants quotes around it: `{ rpm: \"${RPM}\" }`. Keys are never replaced.
+- Numbers may be quoted. A key without a value counts as left out.
+
+This page is made from `crates/server/src/config/reference.rs`; a test fails when it is stale and writes it anew
+when `UPDATE_DOCS=1` is set.
+";
+
+/// The reference as Markdown.
+pub fn markdown() -> String {
+    let mut page = OPENING.to_owned();
+    for section in SECTIONS {
+        page.push_str(&format!("\n## {}\n\n", section.title));
+        if !section.about.is_empty() {
+            page.push_str(&format!("{}\n\n", section.about));
+        }
+        page.push_str("| key | takes | left out | meaning |\n|---|---|---|---|\n");
+        for Key {
+            path,
+            takes,
+            unset,
+            meaning,
+        } in section.keys
+        {
+            let unset = match unset {
+                Is(value) => format!("`{value}`"),
+                Means(words) => (*words).to_owned(),
+                Refused => "refused".to_owned(),
+            };
+            page.push_str(&format!("| `{path}` | {takes} | {unset} | {meaning} |\n"));
+        }
+    }
+    page
+}

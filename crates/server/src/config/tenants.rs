@@ -1,0 +1,340 @@
+//! The `tenants` and `default_tenant` sections: who pays, by which keys, for which promise.
+//!
+//! The tenants themselves are the policy's type. A key is hashed here and then forgotten; no
+//! message shows one.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+
+use tollgate_policy::ids::TenantId;
+use tollgate_policy::tenant::{Allowed, Class, Limits, RequestRate, Tenant, TenantTable};
+use tollgate_policy::units::Tokens;
+
+use super::decode::{Cursor, Fields};
+use super::expand::{Env, is_variable};
+use super::identity::{Anonymous, Identity};
+use super::key::KeyHash;
+use super::models::{self, Models};
+
+/// The name of the tenant that callers without a key are.
+pub const ANONYMOUS: &str = "anonymous";
+
+const NAME_CHARS_MAX: usize = 64;
+const NAME_SIGNS: &str = "._-";
+
+/// Requests a minute and at once that can be written; more is no limit.
+const REQUESTS_MAX: u32 = 1_000_000;
+
+/// The tenants and how they are recognised.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenants {
+    /// Each at the place that its [`TenantId`] says.
+    pub list: Vec<Tenant>,
+    /// Whose key it is.
+    pub keys: BTreeMap<KeyHash, TenantId>,
+    /// What a tenant named only by a trusted header gets; its name is empty.
+    pub template: Tenant,
+    /// Who callers without a key are; `None` refuses them.
+    pub anonymous: Option<TenantId>,
+}
+
+impl Tenants {
+    /// Nobody but the callers without a key and those a header names, with the ordinary promise and
+    /// no limits: there is nobody to whom they would have to give way.
+    pub(super) fn anonymous_only() -> Self {
+        let template = Tenant {
+            class: Class::Standard,
+            ..template()
+        };
+        let mut tenants = Self {
+            list: vec![],
+            keys: BTreeMap::new(),
+            template,
+            anonymous: None,
+        };
+        tenants.let_in(Anonymous::Allow);
+        tenants
+    }
+
+    pub(super) fn read(
+        root: &mut Fields<'_, '_>,
+        models: &Models,
+        identity: &Identity,
+        env: Env<'_>,
+    ) -> Self {
+        let default = root.optional("default_tenant", |value| read_template(&value));
+        let mut reader = Reader::new(models, env);
+        let list = root.optional("tenants", |value| {
+            value.list(|tenant| tenant.mapping(|fields| reader.tenant(fields)).flatten())
+        });
+        let by_header = identity.trust_tenant_header;
+        if identity.anonymous == Anonymous::Deny && !by_header && !reader.any_key {
+            root.report(
+                "identity",
+                "lets nobody in; give a tenant keys, or set anonymous: allow or \
+                 trust_tenant_header: true",
+            );
+        }
+        let mut tenants = Self {
+            list: list.unwrap_or_default(),
+            keys: reader.keys,
+            template: default.unwrap_or_else(template),
+            anonymous: None,
+        };
+        tenants.let_in(identity.anonymous);
+        tenants
+    }
+
+    /// Settles who callers without a key are: the tenant of that name, or one like the default
+    /// tenant.
+    fn let_in(&mut self, anonymous: Anonymous) {
+        self.anonymous = match anonymous {
+            Anonymous::Deny => None,
+            Anonymous::Allow => {
+                let place = self.list.iter().position(|tenant| tenant.name == ANONYMOUS);
+                let place = place.unwrap_or_else(|| {
+                    let name = ANONYMOUS.to_owned();
+                    self.list.push(Tenant {
+                        name,
+                        ..self.template.clone()
+                    });
+                    self.list.len() - 1
+                });
+                Some(id_at(place))
+            }
+        };
+    }
+}
+
+/// A tenant of which nothing was said.
+fn template() -> Tenant {
+    Tenant {
+        name: String::new(),
+        class: Class::BestEffort,
+        weight: NonZeroU32::MIN,
+        models: Allowed::All,
+        limits: Limits::default(),
+    }
+}
+
+/// The id of the tenant at `place` in the list.
+fn id_at(place: usize) -> TenantId {
+    // A configuration is bounded in bytes, so its tenants are far fewer.
+    TenantId::new(u32::try_from(place).unwrap_or(u32::MAX))
+}
+
+fn read_template(section: &Cursor<'_>) -> Option<Tenant> {
+    let default = template();
+    section.mapping(|fields| Tenant {
+        class: class(fields).unwrap_or(default.class),
+        weight: weight(fields).unwrap_or(default.weight),
+        limits: fields
+            .optional("limits", |value| limits(&value))
+            .unwrap_or_default(),
+        ..default
+    })
+}
+
+/// What tenants are checked against while they are read.
+struct Reader<'r> {
+    models: &'r Models,
+    env: Env<'r>,
+    /// Tenants begun so far.
+    count: usize,
+    /// Where each name was first given.
+    names: BTreeMap<String, usize>,
+    keys: BTreeMap<KeyHash, TenantId>,
+    /// Whether the file has a key at all, be it a good one or not.
+    any_key: bool,
+}
+
+impl<'r> Reader<'r> {
+    fn new(models: &'r Models, env: Env<'r>) -> Self {
+        let (names, keys) = (BTreeMap::new(), BTreeMap::new());
+        Self {
+            models,
+            env,
+            count: 0,
+            names,
+            keys,
+            any_key: false,
+        }
+    }
+
+    fn tenant(&mut self, fields: &mut Fields<'_, '_>) -> Option<Tenant> {
+        let place = self.count;
+        self.count += 1;
+        let name = fields.required("name", "give the tenant a name", |value| {
+            self.claim(&value, place)
+        });
+        fields.optional("keys", |value| {
+            value
+                .secret()
+                .list(|key| self.key(&key, name.as_deref(), id_at(place)))
+        });
+        let models = fields.optional("models", |value| self.allowed(&value));
+        Some(Tenant {
+            class: class(fields).unwrap_or_default(),
+            weight: weight(fields).unwrap_or(NonZeroU32::MIN),
+            models: models.unwrap_or_default(),
+            limits: fields
+                .optional("limits", |value| limits(&value))
+                .unwrap_or_default(),
+            name: name?,
+        })
+    }
+
+    /// Reads a name and takes it for the tenant at `place`.
+    fn claim(&mut self, value: &Cursor<'_>, place: usize) -> Option<String> {
+        let name = value.name(NAME_SIGNS, NAME_CHARS_MAX)?;
+        if name == TenantTable::OVERFLOW {
+            value.report(format!(
+                "is {name}, which tenants past a bound share; use another name"
+            ));
+            return None;
+        }
+        match self.names.get(name) {
+            Some(first) => {
+                value.report(format!(
+                    "is {name}, as in tenants[{first}]; names are unique"
+                ));
+                None
+            }
+            None => {
+                self.names.insert(name.to_owned(), place);
+                Some(name.to_owned())
+            }
+        }
+    }
+
+    /// Reads a key of the tenant `id` and keeps its hash.
+    fn key(&mut self, value: &Cursor<'_>, tenant: Option<&str>, id: TenantId) -> Option<()> {
+        self.any_key = true;
+        let hash = value.mapping(|fields| self.hash(fields))??;
+        if tenant == Some(ANONYMOUS) {
+            value.report("is a key for callers that have none; give this tenant no keys");
+            return None;
+        }
+        match self.keys.insert(hash, id) {
+            Some(first) if first == id => value.report("is the same key as one before"),
+            Some(first) => value.report(format!(
+                "is also a key of tenants[{first}]; a key belongs to one tenant"
+            )),
+            None => {}
+        }
+        Some(())
+    }
+
+    fn hash(&self, fields: &mut Fields<'_, '_>) -> Option<KeyHash> {
+        let (env, sha256) = (fields.find("env"), fields.find("sha256"));
+        match (env, sha256) {
+            (Some(name), None) => self.hash_of_variable(&name),
+            (None, Some(hex)) => {
+                let want = "the key's SHA-256, 64 hexadecimal digits";
+                KeyHash::from_hex(hex.text(want)?).or_else(|| hex.refuse(want))
+            }
+            (Some(_), Some(_)) => {
+                fields.report("sha256", "stands beside env; use one of them");
+                None
+            }
+            (None, None) => {
+                fields.report("env", "is missing; use { env: NAME } or { sha256: … }");
+                None
+            }
+        }
+    }
+
+    fn hash_of_variable(&self, value: &Cursor<'_>) -> Option<KeyHash> {
+        let want = "the name of an environment variable, like QUIET_KEY";
+        let name = value.text(want)?;
+        if !is_variable(name) {
+            return value.refuse(want);
+        }
+        let key = (self.env)(name).unwrap_or_default();
+        if key.is_empty() {
+            value.report(format!(
+                "is {name}, which is not set or empty; set it to the key"
+            ));
+            return None;
+        }
+        if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+            value.report(format!(
+                "is {name}, whose value no caller can send: it has spaces or is not ASCII"
+            ));
+            return None;
+        }
+        Some(KeyHash::of(key.as_bytes()))
+    }
+
+    fn allowed(&self, value: &Cursor<'_>) -> Option<Allowed> {
+        if value.is_empty_list() {
+            return value.refuse("a list of models, or leave it out to allow all");
+        }
+        let mut ids = value.list(|model| {
+            let name = model.text("the name of a model")?;
+            match self.models.find(name) {
+                Some(id) => Some(id),
+                None => {
+                    model.report(format!("is {}, which names no model here", model.shown()));
+                    None
+                }
+            }
+        })?;
+        ids.sort_unstable();
+        ids.dedup();
+        Some(Allowed::Only(ids))
+    }
+}
+
+fn class(fields: &mut Fields<'_, '_>) -> Option<Class> {
+    let choices = Class::ALL.map(|class| (class.label(), class));
+    fields.optional("class", |value| value.choice(&choices))
+}
+
+fn weight(fields: &mut Fields<'_, '_>) -> Option<NonZeroU32> {
+    fields.optional("weight", |value| count(&value, 1000))
+}
+
+fn limits(section: &Cursor<'_>) -> Option<Limits> {
+    section.mapping(|fields| {
+        for later in ["tpm", "kv_gib_seconds"] {
+            fields.forbid(later, "is not enforced in this version; leave it out");
+        }
+        let rpm_given = fields.find("rpm").is_some();
+        let rpm = fields.optional("rpm", |value| count(&value, REQUESTS_MAX));
+        let burst = fields.optional("burst", |value| count(&value, REQUESTS_MAX));
+        if fields.find("burst").is_some() && !rpm_given {
+            fields.report("burst", "needs rpm beside it");
+        }
+        let tokens = |value: Cursor<'_>| models::tokens(&value, 1, models::CONTEXT_MAX);
+        let limits = Limits {
+            requests: rpm.map(|per_minute| RequestRate {
+                per_minute,
+                burst: burst.unwrap_or(per_minute),
+            }),
+            concurrency: fields.optional("concurrency", |value| count(&value, REQUESTS_MAX)),
+            max_context: fields.optional("max_context", tokens),
+            max_output: fields.optional("max_output", tokens),
+        };
+        check_output(&limits, fields);
+        limits
+    })
+}
+
+/// Reports an output bound that the context bound makes meaningless.
+fn check_output(limits: &Limits, fields: &Fields<'_, '_>) {
+    let context: Option<Tokens> = limits.max_context;
+    if let (Some(output), Some(context)) = (limits.max_output, context)
+        && output > context
+    {
+        fields.report(
+            "max_output",
+            format!("is {output}, more than max_context {context} allows"),
+        );
+    }
+}
+
+/// Reads a count from 1 to `most`.
+fn count(value: &Cursor<'_>, most: u32) -> Option<NonZeroU32> {
+    value.integer(1..=most).and_then(NonZeroU32::new)
+}

@@ -1,0 +1,358 @@
+//! The desk: where the policy meets the world.
+//!
+//! Handlers, engines and timers hand in facts; the desk gives each to the policy with the time, and
+//! carries out what the policy orders, in order, under one lock. Everything done under it is short
+//! and never waits: a push to a channel, a counter, a map. The desk itself decides nothing.
+
+use std::collections::{HashMap, VecDeque};
+use std::sync::{Arc, Mutex, MutexGuard};
+
+use tokio::sync::{Notify, mpsc, watch};
+use tollgate_engine::{Delta, Engine, Gauges as EngineGauges, Job, Output};
+use tollgate_policy::gateway::{Config, Dispatch, Effect, Event, Gateway, Gauges, Quota};
+use tollgate_policy::ids::{ReplicaId, RequestId, TenantId};
+use tollgate_policy::outcome::{EngineEnding, Failure};
+use tollgate_policy::request::Arrival;
+use tollgate_policy::tenant::Tenant;
+use tollgate_policy::units::{Service, Time};
+use tollgate_policy::usage::Usage;
+
+use crate::books::Books;
+use crate::clock::Clock;
+use crate::inflight::{InFlight, Letter};
+
+/// Letters that a request can get beside the pieces of its answer: dispatched, stopped, ended.
+const LETTERS_BESIDE_TEXT: usize = 4;
+
+/// The policy, and the hands that carry out what it orders.
+#[derive(Debug)]
+pub(crate) struct Desk {
+    clock: Clock,
+    state: Mutex<State>,
+    books: Books,
+    /// The timer waits on it for an earlier wake.
+    sooner: Notify,
+    /// Replicas to start, taken by their supervisor.
+    starts: mpsc::UnboundedSender<ReplicaId>,
+    drained: watch::Sender<bool>,
+    ready: watch::Sender<bool>,
+}
+
+#[derive(Debug)]
+struct State {
+    gateway: Gateway,
+    requests: HashMap<RequestId, Open>,
+    engines: Vec<Option<Engine>>,
+    next_id: u64,
+    /// When the timer is set to.
+    armed: Option<Time>,
+}
+
+/// A request whose end has not been recorded.
+#[derive(Debug)]
+struct Open {
+    letters: mpsc::Sender<Letter>,
+    /// What to give the engine, until it has it.
+    draft: Option<Draft>,
+}
+
+/// A job but for what only its dispatch can say.
+#[derive(Debug)]
+pub(crate) struct Draft {
+    pub(crate) prompt: Vec<tollgate_engine::Token>,
+    pub(crate) sampling: tollgate_engine::Sampling,
+    pub(crate) stop: Vec<String>,
+    pub(crate) ignore_eos: bool,
+}
+
+impl Desk {
+    /// A desk, and where the replicas it wants started come out.
+    pub(crate) fn new(
+        config: Config,
+        clock: Clock,
+        books: Books,
+    ) -> (Arc<Self>, mpsc::UnboundedReceiver<ReplicaId>) {
+        let engines = config.replicas.iter().map(|_| None).collect();
+        let (starts, started) = mpsc::unbounded_channel();
+        let state = State {
+            gateway: Gateway::new(config),
+            requests: HashMap::new(),
+            engines,
+            next_id: 0,
+            armed: None,
+        };
+        let desk = Self {
+            clock,
+            state: Mutex::new(state),
+            books,
+            sooner: Notify::new(),
+            starts,
+            drained: watch::Sender::new(false),
+            ready: watch::Sender::new(false),
+        };
+        (Arc::new(desk), started)
+    }
+
+    pub(crate) fn clock(&self) -> Clock {
+        self.clock
+    }
+
+    pub(crate) fn books(&self) -> &Books {
+        &self.books
+    }
+
+    /// A name for a request that is just being received.
+    pub(crate) fn next_id(&self) -> RequestId {
+        let mut state = self.lock();
+        state.next_id += 1;
+        RequestId::new(state.next_id)
+    }
+
+    /// Hands in a request, and returns its handler's end of it. The first letter says what becomes
+    /// of it.
+    pub(crate) fn arrive(self: &Arc<Self>, arrival: Arrival, draft: Draft) -> InFlight {
+        let mut state = self.lock();
+        let context = state.gateway.context(arrival.model).get();
+        let bound = usize::try_from(context).unwrap_or(usize::MAX >> 8) + LETTERS_BESIDE_TEXT;
+        let (letters, inbox) = mpsc::channel(bound);
+        state.requests.insert(
+            arrival.id,
+            Open {
+                letters,
+                draft: Some(draft),
+            },
+        );
+        self.run(&mut state, Event::Arrived(arrival));
+        InFlight::new(arrival.id, Arc::clone(self), inbox)
+    }
+
+    /// Hands in a fact.
+    pub(crate) fn submit(&self, event: Event) {
+        self.run(&mut self.lock(), event);
+    }
+
+    /// A replica is up: its engine takes jobs from now on.
+    pub(crate) fn attach(
+        &self,
+        replica: ReplicaId,
+        engine: Engine,
+        capacity: tollgate_policy::window::Capacity,
+    ) {
+        let mut state = self.lock();
+        let slot = slot(replica);
+        state.engines[slot] = Some(engine);
+        self.run(&mut state, Event::ReplicaUp { replica, capacity });
+    }
+
+    /// Has a replica started for the first time; after that the policy says when.
+    pub(crate) fn start_replica(&self, replica: ReplicaId) {
+        // Err: the supervisor is gone, and the process with it.
+        let _ = self.starts.send(replica);
+    }
+
+    /// Takes an engine away, to be stopped.
+    pub(crate) fn detach(&self, replica: ReplicaId) -> Option<Engine> {
+        self.lock().engines[slot(replica)].take()
+    }
+
+    pub(crate) fn tenant_named_by_header(&self, name: &str) -> TenantId {
+        self.lock().gateway.tenant_named_by_header(name)
+    }
+
+    /// Looks at a tenant.
+    pub(crate) fn with_tenant<T>(&self, id: TenantId, look: impl FnOnce(&Tenant) -> T) -> T {
+        look(self.lock().gateway.tenant(id))
+    }
+
+    pub(crate) fn quota(&self, id: TenantId) -> Quota {
+        let now = self.clock.now();
+        self.lock().gateway.quota(id, now)
+    }
+
+    pub(crate) fn is_ready(&self) -> bool {
+        self.lock().gateway.is_ready()
+    }
+
+    pub(crate) fn is_draining(&self) -> bool {
+        self.lock().gateway.is_draining()
+    }
+
+    /// What is where, now: by the policy, and by each engine that is up.
+    pub(crate) fn gauges(&self) -> (Gauges, Vec<Option<EngineGauges>>) {
+        let state = self.lock();
+        let engines = state
+            .engines
+            .iter()
+            .map(|engine| engine.as_ref().map(Engine::gauges));
+        (state.gateway.gauges(), engines.collect())
+    }
+
+    /// Each tenant's name and the service it has had.
+    pub(crate) fn attained(&self) -> Vec<(String, Service)> {
+        let state = self.lock();
+        let tenants = (0..state.gateway.tenant_count()).filter_map(|n| u32::try_from(n).ok());
+        let each = tenants.map(TenantId::new).map(|id| {
+            (
+                state.gateway.tenant(id).name.clone(),
+                state.gateway.attained(id),
+            )
+        });
+        each.collect()
+    }
+
+    /// Resolves when the policy says that nothing is in flight and nothing will be.
+    pub(crate) async fn drained(&self) {
+        let mut drained = self.drained.subscribe();
+        // An error would mean that the sender is gone, and the desk holds it.
+        let _ = drained.wait_for(|drained| *drained).await;
+    }
+
+    /// Resolves once every model has a replica that takes work.
+    pub(crate) async fn ready(&self) {
+        let mut ready = self.ready.subscribe();
+        let _ = ready.wait_for(|ready| *ready).await;
+    }
+
+    /// Hands in each wake when it is due. Runs until it is dropped.
+    pub(crate) async fn keep_time(&self) {
+        loop {
+            let at = {
+                let mut state = self.lock();
+                state.armed = state.gateway.next_wake();
+                state.armed
+            };
+            let due = async {
+                match at {
+                    Some(at) => tokio::time::sleep_until(self.clock.instant(at)).await,
+                    None => std::future::pending().await,
+                }
+            };
+            tokio::select! {
+                () = due => self.submit(Event::Wake),
+                () = self.sooner.notified() => {}
+            }
+        }
+    }
+
+    /// Gives the policy one fact, and carries out all it orders.
+    fn run(&self, state: &mut State, event: Event) {
+        let mut facts = VecDeque::from([event]);
+        while let Some(fact) = facts.pop_front() {
+            state.gateway.handle(fact, self.clock.now());
+            while let Some(effect) = state.gateway.poll_effect() {
+                if let Some(consequence) = self.carry_out(state, effect) {
+                    facts.push_back(consequence);
+                }
+            }
+        }
+        self.ready.send_if_modified(|ready| {
+            let now = state.gateway.is_ready();
+            std::mem::replace(ready, now) != now
+        });
+        let wake = state.gateway.next_wake();
+        if wake.is_some_and(|at| state.armed.is_none_or(|armed| at < armed)) {
+            self.sooner.notify_one();
+        }
+    }
+
+    /// Carries out one order; what comes of it at once is a new fact.
+    fn carry_out(&self, state: &mut State, effect: Effect) -> Option<Event> {
+        match effect {
+            Effect::Dispatch(dispatch) => return state.dispatch(dispatch),
+            Effect::Refuse(refusal) => state.tell(refusal.id, Letter::Refused(refusal)),
+            Effect::Cancel {
+                id,
+                replica,
+                outcome,
+            } => {
+                state.tell(id, Letter::Stopped(outcome));
+                if let Some(engine) = &state.engines[slot(replica)] {
+                    engine.cancel(id);
+                }
+            }
+            Effect::Start { replica } => self.start_replica(replica),
+            Effect::Record(record) => {
+                state.requests.remove(&record.id);
+                let tenant = record.tenant.map(|id| (id, state.gateway.tenant(id)));
+                self.books.close(&record, tenant, &self.clock);
+            }
+            Effect::Drained => {
+                self.drained.send_replace(true);
+            }
+        }
+        None
+    }
+
+    /// A panic under the lock is a panic of the policy. There is no going on from it: what it knows
+    /// of who holds what may be wrong, so the process ends, and says so.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(|_| {
+            tracing::error!(
+                "the policy panicked; the process ends, since its books can't be trusted"
+            );
+            std::process::abort()
+        })
+    }
+}
+
+impl State {
+    /// Gives a request to its replica. Where the replica is gone, the request has failed there,
+    /// which is a fact.
+    fn dispatch(&mut self, dispatch: Dispatch) -> Option<Event> {
+        let id = dispatch.id;
+        let failed = Event::EngineEnded {
+            id,
+            ending: EngineEnding::Failed(Failure::Engine),
+            usage: Usage::default(),
+        };
+        self.tell(id, Letter::Dispatched(dispatch));
+        let Some(open) = self.requests.get_mut(&id) else {
+            return Some(failed);
+        };
+        let Some(draft) = open.draft.take() else {
+            return Some(failed);
+        };
+        let job = Job {
+            id,
+            tenant: dispatch.tenant,
+            prompt: draft.prompt,
+            max_output: dispatch.output_max,
+            sampling: draft.sampling,
+            stop: draft.stop,
+            ignore_eos: draft.ignore_eos,
+            output: Box::new(Pen(open.letters.clone())),
+        };
+        let engine = self.engines[slot(dispatch.replica)].as_ref();
+        let Some(Ok(())) = engine.map(|engine| engine.submit(job)) else {
+            let ending = Letter::Ended(EngineEnding::Failed(Failure::Engine), Usage::default());
+            self.tell(id, ending);
+            return Some(failed);
+        };
+        None
+    }
+
+    fn tell(&self, id: RequestId, letter: Letter) {
+        if let Some(open) = self.requests.get(&id) {
+            // Err: the handler is gone, and has said so; or full, which the bound rules out.
+            let _ = open.letters.try_send(letter);
+        }
+    }
+}
+
+/// Writes an engine's output into the letters of its request.
+struct Pen(mpsc::Sender<Letter>);
+
+impl Output for Pen {
+    fn delta(&mut self, delta: Delta) {
+        // Err: the client is gone, and the cancel on its way.
+        let _ = self.0.try_send(Letter::Delta(delta));
+    }
+
+    fn end(&mut self, ending: EngineEnding, usage: Usage) {
+        let _ = self.0.try_send(Letter::Ended(ending, usage));
+    }
+}
+
+fn slot(replica: ReplicaId) -> usize {
+    usize::try_from(replica.get()).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,30 @@
+//! The tokio shell: HTTP routes, streaming, engine supervision, ledger, metrics, configuration.
+//!
+//! It reads and writes, and asks the policy for every decision. Its public face is [`config`] and
+//! [`Server`].
+
+mod answer;
+mod app;
+mod books;
+mod clock;
+pub mod config;
+mod desk;
+mod guarded;
+mod held;
+mod identity;
+mod inflight;
+mod ledger;
+mod line;
+mod listen;
+mod metrics;
+mod prepare;
+mod receive;
+mod refuse;
+mod replicas;
+mod routes;
+mod server;
+mod spawn;
+mod stream;
+
+pub use crate::ledger::LedgerError;
+pub use crate::server::{ModelFacts, Server, StartError};

@@ -1,0 +1,221 @@
+//! The connection to a client, as far as the request on it is concerned.
+//!
+//! Two things only the socket knows: whether a write was accepted, which is when a first token
+//! counts as written, and whether writes are stuck, which a body never learns, since nobody asks it
+//! for more. So the first token is stamped here and a stream's bound on time is enforced here.
+
+use std::future::Future as _;
+use std::io;
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::task::{Context, Poll, ready};
+
+use hyper::rt::{Read, ReadBufCursor, Write};
+use tokio::time::Sleep;
+use tollgate_policy::gateway::Event;
+use tollgate_policy::ids::RequestId;
+use tollgate_policy::units::{Micros, Time};
+
+use crate::clock::Clock;
+use crate::desk::Desk;
+use crate::inflight::InFlight;
+
+/// How long after its bound a stream may take to say goodbye before its connection is cut.
+const GOODBYE: Micros = Micros::from_millis(300);
+
+/// How long a client may accept no byte at all of what is being written to it.
+const STALL_MAX: Micros = Micros::from_secs(60);
+
+/// What a request tells the connection it is answered on. HTTP/1.1 answers one at a time, so one
+/// set is enough.
+#[derive(Debug)]
+pub(crate) struct Line {
+    /// Microseconds on the server's clock after which a stuck write is cut; `NEVER` while nothing
+    /// streams.
+    fence: AtomicU64,
+    /// The request whose first token is in the next write; `NOBODY` when none is.
+    first_token: AtomicU64,
+    /// The request whose last byte is in the next flush. Dropped with the connection, its client
+    /// has gone before it had all of its answer.
+    parting: Mutex<Option<InFlight>>,
+}
+
+const NEVER: u64 = u64::MAX;
+const NOBODY: u64 = u64::MAX;
+
+impl Line {
+    pub(crate) fn new() -> Arc<Self> {
+        Arc::new(Self {
+            fence: AtomicU64::new(NEVER),
+            first_token: AtomicU64::new(NOBODY),
+            parting: Mutex::new(None),
+        })
+    }
+
+    /// The answer must be over at `at`.
+    pub(crate) fn fence(&self, at: Time) {
+        self.fence
+            .store((at + GOODBYE).as_micros(), Ordering::Relaxed);
+    }
+
+    /// The bytes handed over so far are all of the answer to this request.
+    pub(crate) fn all_handed_over(&self, flight: InFlight) {
+        *self.parting.lock().unwrap_or_else(PoisonError::into_inner) = Some(flight);
+    }
+
+    /// All bytes handed over so far have been accepted by the system.
+    fn flushed(&self) {
+        let parting = self
+            .parting
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .take();
+        if let Some(flight) = parting {
+            self.fence.store(NEVER, Ordering::Relaxed);
+            flight.delivered();
+        }
+    }
+
+    /// The bytes handed over next hold the first token of `id`.
+    pub(crate) fn first_token(&self, id: RequestId) {
+        self.first_token.store(id.get(), Ordering::Relaxed);
+    }
+
+    fn take_first_token(&self) -> Option<RequestId> {
+        if self.first_token.load(Ordering::Relaxed) == NOBODY {
+            return None;
+        }
+        Some(RequestId::new(
+            self.first_token.swap(NOBODY, Ordering::Relaxed),
+        ))
+    }
+}
+
+/// A client's socket that keeps the promises of its [`Line`].
+#[derive(Debug)]
+pub(crate) struct FencedIo<T> {
+    io: T,
+    line: Arc<Line>,
+    desk: Weak<Desk>,
+    clock: Clock,
+    /// Runs while a write is stuck.
+    stuck: Option<Stuck>,
+}
+
+#[derive(Debug)]
+struct Stuck {
+    since: Time,
+    until: Time,
+    alarm: Pin<Box<Sleep>>,
+}
+
+impl<T> FencedIo<T> {
+    pub(crate) fn new(io: T, line: Arc<Line>, desk: &Arc<Desk>) -> Self {
+        Self {
+            io,
+            line,
+            desk: Arc::downgrade(desk),
+            clock: desk.clock(),
+            stuck: None,
+        }
+    }
+
+    /// Looks at how a write went: stamps the first token, or watches a stuck one.
+    fn wrote(
+        &mut self,
+        wrote: Poll<io::Result<usize>>,
+        cx: &mut Context<'_>,
+    ) -> Poll<io::Result<usize>> {
+        match wrote {
+            Poll::Ready(result) => {
+                self.stuck = None;
+                if result.is_ok()
+                    && let Some(id) = self.line.take_first_token()
+                    && let Some(desk) = self.desk.upgrade()
+                {
+                    desk.submit(Event::FirstToken { id });
+                }
+                Poll::Ready(result)
+            }
+            Poll::Pending => {
+                ready!(self.poll_stuck(cx));
+                let why = "the client accepted no more of its answer in time";
+                Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
+            }
+        }
+    }
+
+    /// Ready when a write has been stuck for too long.
+    fn poll_stuck(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let fence = Time::from_micros(self.line.fence.load(Ordering::Relaxed));
+        let clock = self.clock;
+        let since = self
+            .stuck
+            .as_ref()
+            .map_or_else(|| clock.now(), |stuck| stuck.since);
+        let until = fence.min(since + STALL_MAX);
+        let stuck = self.stuck.get_or_insert_with(|| {
+            let alarm = Box::pin(tokio::time::sleep_until(clock.instant(until)));
+            Stuck {
+                since,
+                until,
+                alarm,
+            }
+        });
+        if stuck.until != until {
+            stuck.until = until;
+            stuck.alarm.as_mut().reset(clock.instant(until));
+        }
+        stuck.alarm.as_mut().poll(cx)
+    }
+}
+
+impl<T: Read + Unpin> Read for FencedIo<T> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: ReadBufCursor<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_read(cx, buf)
+    }
+}
+
+impl<T: Write + Unpin> Write for FencedIo<T> {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let wrote = Pin::new(&mut this.io).poll_write(cx, buf);
+        this.wrote(wrote, cx)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let this = self.get_mut();
+        let flushed = Pin::new(&mut this.io).poll_flush(cx);
+        if let Poll::Ready(Ok(())) = flushed {
+            this.line.flushed();
+        }
+        flushed
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.io.is_write_vectored()
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let this = self.get_mut();
+        let wrote = Pin::new(&mut this.io).poll_write_vectored(cx, bufs);
+        this.wrote(wrote, cx)
+    }
+}

@@ -1,0 +1,144 @@
+//! Accepts connections, and runs each until it ends or the server does.
+
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::Router;
+use axum::http::{HeaderValue, header};
+use axum::response::Response;
+use hyper::body::Incoming;
+use hyper::server::conn::http1;
+use hyper::service::service_fn;
+use hyper_util::rt::{TokioIo, TokioTimer};
+use tokio::net::{TcpListener, TcpStream};
+use tokio::sync::{Semaphore, watch};
+use tollgate_policy::ids::RequestId;
+use tower::ServiceExt as _;
+
+use crate::app::{App, Visit};
+use crate::line::{FencedIo, Line};
+use crate::spawn::Tasks;
+
+/// How long a client may take to send the head of a request, once it has begun; an idle connection
+/// may wait longer.
+const HEAD_TIME: Duration = Duration::from_secs(30);
+
+/// Bytes of one request's head.
+const HEAD_MAX: usize = 64 * 1024;
+
+/// Pause after a failure to accept: most of them mean that the process is out of files, and pass as
+/// others close.
+const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
+
+/// What every connection needs.
+#[derive(Clone, Debug)]
+pub(crate) struct Door {
+    pub(crate) app: Arc<App>,
+    pub(crate) router: Router,
+    pub(crate) tasks: Tasks,
+    /// Becomes true when connections are to end as soon as they are idle.
+    pub(crate) closing: watch::Receiver<bool>,
+    /// Connections at once; those past it wait unaccepted, in the system's own bounded line.
+    pub(crate) places: Arc<Semaphore>,
+}
+
+/// Accepts connections until it is dropped.
+pub(crate) async fn accept(listener: TcpListener, door: Door) {
+    loop {
+        let Ok(place) = Arc::clone(&door.places).acquire_owned().await else {
+            return;
+        };
+        match listener.accept().await {
+            Ok((stream, peer)) => {
+                let door = door.clone();
+                door.tasks.clone().spawn_named("connection", async move {
+                    door.serve(stream, peer).await;
+                    drop(place);
+                });
+            }
+            Err(error) => {
+                tracing::warn!(%error, "can't accept a connection");
+                tokio::time::sleep(ACCEPT_PAUSE).await;
+            }
+        }
+    }
+}
+
+impl Door {
+    async fn serve(mut self, stream: TcpStream, peer: SocketAddr) {
+        // Without it, a token can wait 40 ms for the one before it to be acknowledged.
+        if let Err(error) = stream.set_nodelay(true) {
+            tracing::debug!(%error, "no TCP_NODELAY");
+        }
+        let connections = self.app.desk.books().metrics().connections().clone();
+        connections.inc();
+        let line = Line::new();
+        let io = FencedIo::new(TokioIo::new(stream), Arc::clone(&line), &self.app.desk);
+        let (app, router) = (Arc::clone(&self.app), self.router.clone());
+        let service = service_fn(move |request| {
+            respond(
+                Arc::clone(&app),
+                router.clone(),
+                peer,
+                Arc::clone(&line),
+                request,
+            )
+        });
+        let connection = http1::Builder::new()
+            .timer(TokioTimer::new())
+            .header_read_timeout(HEAD_TIME)
+            .max_buf_size(HEAD_MAX)
+            .serve_connection(io, service);
+        let mut connection = std::pin::pin!(connection);
+        let ended = tokio::select! {
+            ended = connection.as_mut() => ended,
+            () = closed(&mut self.closing) => {
+                connection.as_mut().graceful_shutdown();
+                connection.await
+            }
+        };
+        if let Err(error) = ended {
+            tracing::debug!(%error, "connection ended early");
+        }
+        connections.dec();
+    }
+}
+
+/// Resolves when connections are to end.
+async fn closed(closing: &mut watch::Receiver<bool>) {
+    // Err: the server is gone, which comes to the same.
+    let _ = closing.wait_for(|closing| *closing).await;
+}
+
+async fn respond(
+    app: Arc<App>,
+    router: Router,
+    peer: SocketAddr,
+    line: Arc<Line>,
+    mut request: hyper::Request<Incoming>,
+) -> Result<Response, std::convert::Infallible> {
+    let id = app.desk.next_id();
+    let visit = Visit {
+        id,
+        received: app.desk.clock().now(),
+        peer: peer.ip(),
+        line,
+    };
+    request.extensions_mut().insert(visit);
+    let Ok(mut response) = router.oneshot(request.map(axum::body::Body::new)).await;
+    finish_head(&app, id, &mut response);
+    Ok(response)
+}
+
+/// What every response says.
+fn finish_head(app: &App, id: RequestId, response: &mut Response) {
+    let headers = response.headers_mut();
+    if let Ok(name) = HeaderValue::try_from(app.desk.books().request_name(id)) {
+        headers.insert("x-request-id", name);
+    }
+    // A client that keeps its connection would find it gone at its next request.
+    if app.desk.is_draining() {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+}

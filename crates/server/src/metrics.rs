@@ -1,0 +1,413 @@
+//! Counters and histograms of what happened, and gauges of what is, for a scraper.
+//!
+//! Labels come from closed sets: models from the configuration, reasons from the table of outcomes,
+//! tenants up to [`TENANT_LABELS_MAX`] and then `other`. So the number of series is bounded,
+//! whoever calls.
+
+use std::fmt::Write as _;
+
+use prometheus_client::encoding::EncodeLabelSet;
+use prometheus_client::encoding::text::encode;
+use prometheus_client::metrics::counter::Counter;
+use prometheus_client::metrics::family::Family;
+use prometheus_client::metrics::gauge::Gauge;
+use prometheus_client::metrics::histogram::Histogram;
+use prometheus_client::registry::{Registry, Unit};
+use tollgate_policy::gateway::Record;
+use tollgate_policy::ids::TenantId;
+use tollgate_policy::tenant::Tenant;
+use tollgate_policy::units::Micros;
+
+use crate::desk::Desk;
+
+/// Tenants with a label of their own: those of the configuration first, in its order.
+const TENANT_LABELS_MAX: u32 = 100;
+
+/// Label of every tenant past the bound.
+const OTHER: &str = "other";
+
+/// Label of a request whose tenant or model is not known.
+const NONE: &str = "none";
+
+/// Seconds: from 1 ms to about 2 minutes, each bound twice the one before it.
+const SECONDS: [f64; 18] = [
+    0.001, 0.002, 0.004, 0.008, 0.016, 0.032, 0.064, 0.128, 0.256, 0.512, 1.0, 2.0, 4.0, 8.0, 16.0,
+    32.0, 64.0, 128.0,
+];
+
+type Seconds<L> = Family<L, Histogram, fn() -> Histogram>;
+
+/// All metrics of one server.
+#[derive(Debug)]
+pub(crate) struct Metrics {
+    registry: Registry,
+    requests: Family<Ending, Counter>,
+    tokens: Family<TokenKind, Counter>,
+    ttft: Seconds<Promise>,
+    tpot: Seconds<Promise>,
+    itl: Seconds<Promise>,
+    e2e: Seconds<Promise>,
+    queue: Seconds<Promise>,
+    tenant_ttft: Seconds<TenantLabel>,
+    service: Family<TenantLabel, Gauge>,
+    ledger_spilled: Gauge,
+    connections: Gauge,
+    in_flight: Gauge,
+    pools: PoolMetrics,
+    replicas: ReplicaMetrics,
+}
+
+/// Gauges by model.
+#[derive(Debug, Default)]
+struct PoolMetrics {
+    queued: Family<ModelLabel, Gauge>,
+    queued_tokens: Family<ModelLabel, Gauge>,
+    running: Family<ModelLabel, Gauge>,
+}
+
+/// Gauges by replica: its window as the policy fills it, and the engine as it is.
+#[derive(Debug, Default)]
+struct ReplicaMetrics {
+    up: Family<ReplicaLabel, Gauge>,
+    window_sequences: Family<ReplicaLabel, Gauge>,
+    window_sequences_max: Family<ReplicaLabel, Gauge>,
+    window_kv_blocks: Family<ReplicaLabel, Gauge>,
+    window_kv_blocks_max: Family<ReplicaLabel, Gauge>,
+    engine_running: Family<ReplicaLabel, Gauge>,
+    engine_waiting: Family<ReplicaLabel, Gauge>,
+    engine_kv_blocks: Family<ReplicaLabel, Gauge>,
+    engine_sequence_ids: Family<ReplicaLabel, Gauge>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Ending {
+    model: String,
+    class: &'static str,
+    reason: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct TokenKind {
+    model: String,
+    tenant: String,
+    kind: &'static str,
+}
+
+/// What was promised, and for what: the labels of every latency.
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Promise {
+    model: String,
+    class: &'static str,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct TenantLabel {
+    tenant: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ModelLabel {
+    model: String,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct ReplicaLabel {
+    model: String,
+    replica: u32,
+}
+
+impl Metrics {
+    pub(crate) fn new() -> Self {
+        let seconds = || Histogram::new(SECONDS);
+        let mut metrics = Self {
+            registry: Registry::with_prefix("tollgate"),
+            requests: Family::default(),
+            tokens: Family::default(),
+            ttft: Family::new_with_constructor(seconds),
+            tpot: Family::new_with_constructor(seconds),
+            itl: Family::new_with_constructor(seconds),
+            e2e: Family::new_with_constructor(seconds),
+            queue: Family::new_with_constructor(seconds),
+            tenant_ttft: Family::new_with_constructor(seconds),
+            service: Family::default(),
+            ledger_spilled: Gauge::default(),
+            connections: Gauge::default(),
+            in_flight: Gauge::default(),
+            pools: PoolMetrics::default(),
+            replicas: ReplicaMetrics::default(),
+        };
+        metrics.register_endings();
+        metrics.register_gauges();
+        metrics
+    }
+
+    /// Counts how a request ended.
+    pub(crate) fn close(
+        &self,
+        record: &Record,
+        tenant: Option<(TenantId, &Tenant)>,
+        model: Option<&str>,
+    ) {
+        let model = model.unwrap_or(NONE).to_owned();
+        let class = tenant.map_or(NONE, |(_, tenant)| tenant.class.label());
+        let reason = record.outcome.row().reason;
+        self.requests
+            .get_or_create(&Ending {
+                model: model.clone(),
+                class,
+                reason,
+            })
+            .inc();
+        if record.dispatched.is_none() {
+            return;
+        }
+        let promise = Promise {
+            model: model.clone(),
+            class,
+        };
+        let observe = |family: &Seconds<Promise>, span: Option<Micros>| {
+            if let Some(span) = span {
+                family.get_or_create(&promise).observe(secs(span));
+            }
+        };
+        observe(&self.queue, Some(record.queued()));
+        observe(&self.ttft, record.ttft());
+        observe(&self.tpot, record.tpot());
+        observe(&self.e2e, Some(record.total()));
+        let Some((id, tenant)) = tenant else { return };
+        let tenant = tenant_label(id, &tenant.name);
+        if let Some(ttft) = record.ttft() {
+            let label = TenantLabel {
+                tenant: tenant.clone(),
+            };
+            self.tenant_ttft.get_or_create(&label).observe(secs(ttft));
+        }
+        let usage = record.usage;
+        let kinds = [
+            ("prompt", usage.prompt),
+            ("cached", usage.cached),
+            ("output", usage.output),
+        ];
+        for (kind, tokens) in kinds {
+            let label = TokenKind {
+                model: model.clone(),
+                tenant: tenant.clone(),
+                kind,
+            };
+            self.tokens.get_or_create(&label).inc_by(tokens.get());
+        }
+    }
+
+    /// Where the gaps between the tokens of one request are counted.
+    pub(crate) fn itl(&self, model: &str, class: &'static str) -> Histogram {
+        self.itl.get_or_create_owned(&Promise {
+            model: model.to_owned(),
+            class,
+        })
+    }
+
+    pub(crate) fn connections(&self) -> &Gauge {
+        &self.connections
+    }
+
+    /// Everything as text in the OpenMetrics format, gauges taken now.
+    pub(crate) fn render(&self, desk: &Desk) -> String {
+        self.take_gauges(desk);
+        let mut text = String::new();
+        if encode(&mut text, &self.registry).is_err() {
+            // Writing to a string does not fail; a metric that can't be encoded would.
+            let _ = writeln!(text, "# not encodable");
+        }
+        text
+    }
+
+    fn take_gauges(&self, desk: &Desk) {
+        let (gauges, engines) = desk.gauges();
+        let books = desk.books();
+        self.in_flight.set(signed(gauges.in_flight));
+        self.ledger_spilled.set(signed(books.ledger().spilled()));
+        for (pool, id) in gauges.pools.iter().zip(0..) {
+            let model = books
+                .model_name(tollgate_policy::ids::ModelId::new(id))
+                .to_owned();
+            let label = ModelLabel { model };
+            self.pools
+                .queued
+                .get_or_create(&label)
+                .set(signed(pool.queued));
+            self.pools
+                .queued_tokens
+                .get_or_create(&label)
+                .set(signed(pool.queued_work.get()));
+            self.pools
+                .running
+                .get_or_create(&label)
+                .set(i64::from(pool.running));
+        }
+        for ((replica, engine), id) in gauges.replicas.iter().zip(&engines).zip(0..) {
+            let model = books.model_name(replica.model).to_owned();
+            let label = ReplicaLabel { model, replica: id };
+            let set = |family: &Family<ReplicaLabel, Gauge>, value: i64| {
+                family.get_or_create(&label).set(value);
+            };
+            let (ours, window) = (&self.replicas, replica.window);
+            set(&ours.up, i64::from(replica.healthy));
+            set(&ours.window_sequences, i64::from(window.sequences()));
+            set(
+                &ours.window_sequences_max,
+                i64::from(window.capacity().sequences),
+            );
+            set(&ours.window_kv_blocks, signed(window.kv().get()));
+            set(
+                &ours.window_kv_blocks_max,
+                signed(window.capacity().kv.get()),
+            );
+            let engine = engine.unwrap_or_default().held;
+            set(&ours.engine_running, signed(engine.running));
+            set(&ours.engine_waiting, signed(engine.waiting));
+            set(&ours.engine_kv_blocks, signed(engine.blocks_held.get()));
+            set(&ours.engine_sequence_ids, signed(engine.sequences));
+        }
+        for ((name, service), id) in desk.attained().into_iter().zip(0..) {
+            if service.get() > 0 {
+                let tenant = tenant_label(TenantId::new(id), &name);
+                self.service
+                    .get_or_create(&TenantLabel { tenant })
+                    .set(signed(service.get()));
+            }
+        }
+    }
+
+    fn register_endings(&mut self) {
+        let registry = &mut self.registry;
+        registry.register(
+            "requests",
+            "Requests that ended, by the reason of their outcome",
+            self.requests.clone(),
+        );
+        registry.register(
+            "tokens",
+            "Tokens used, by kind and tenant",
+            self.tokens.clone(),
+        );
+        let latencies = [
+            (
+                "time_to_first_token",
+                "Received to first token written to the client",
+                &self.ttft,
+            ),
+            (
+                "time_per_output_token",
+                "Mean time between a request's tokens",
+                &self.tpot,
+            ),
+            (
+                "inter_token_latency",
+                "Each gap between two tokens",
+                &self.itl,
+            ),
+            ("request_duration", "Received to last byte", &self.e2e),
+            ("queue_time", "Received to dispatched", &self.queue),
+        ];
+        for (name, help, family) in latencies {
+            registry.register_with_unit(name, help, Unit::Seconds, family.clone());
+        }
+        registry.register_with_unit(
+            "tenant_time_to_first_token",
+            "Received to first token written to the client, by tenant",
+            Unit::Seconds,
+            self.tenant_ttft.clone(),
+        );
+    }
+
+    fn register_gauges(&mut self) {
+        let registry = &mut self.registry;
+        let service = "Weighted tokens served since the start, before division by weight";
+        registry.register("tenant_attained_service", service, self.service.clone());
+        let spilled = "Ledger lines that went to the log because the disk could not keep up";
+        registry.register("ledger_spilled_lines", spilled, self.ledger_spilled.clone());
+        registry.register(
+            "connections",
+            "Client connections",
+            self.connections.clone(),
+        );
+        let in_flight = "Requests queued or running";
+        registry.register("in_flight_requests", in_flight, self.in_flight.clone());
+        let pools = &self.pools;
+        registry.register("queue_requests", "Requests that wait", pools.queued.clone());
+        let queued = "Prompt and estimated output tokens that wait";
+        registry.register("queue_tokens", queued, pools.queued_tokens.clone());
+        registry.register(
+            "running_requests",
+            "Requests that run",
+            pools.running.clone(),
+        );
+        let ours = &self.replicas;
+        let by_replica = [
+            ("replica_up", "Whether the replica takes work", &ours.up),
+            (
+                "window_sequences",
+                "Sequences dispatched",
+                &ours.window_sequences,
+            ),
+            (
+                "window_sequences_limit",
+                "Sequences it may hold",
+                &ours.window_sequences_max,
+            ),
+            (
+                "window_kv_blocks",
+                "KV blocks reserved",
+                &ours.window_kv_blocks,
+            ),
+            (
+                "window_kv_blocks_limit",
+                "KV blocks it may hold",
+                &ours.window_kv_blocks_max,
+            ),
+            (
+                "engine_running_sequences",
+                "Sequences with KV",
+                &ours.engine_running,
+            ),
+            (
+                "engine_waiting_sequences",
+                "Sequences without KV",
+                &ours.engine_waiting,
+            ),
+            (
+                "engine_kv_blocks",
+                "KV blocks in use",
+                &ours.engine_kv_blocks,
+            ),
+            (
+                "engine_sequence_ids",
+                "Sequence ids in use",
+                &ours.engine_sequence_ids,
+            ),
+        ];
+        for (name, help, family) in by_replica {
+            registry.register(name, help, family.clone());
+        }
+    }
+}
+
+fn tenant_label(id: TenantId, name: &str) -> String {
+    if id.get() < TENANT_LABELS_MAX {
+        name.to_owned()
+    } else {
+        OTHER.to_owned()
+    }
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a report, not a charge: 2^53 us are 285 years"
+)]
+fn secs(span: Micros) -> f64 {
+    span.get() as f64 / 1e6
+}
+
+fn signed(count: impl TryInto<i64>) -> i64 {
+    count.try_into().unwrap_or(i64::MAX)
+}

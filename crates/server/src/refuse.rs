@@ -1,0 +1,238 @@
+//! Errors as HTTP: one function per way to get one, all reading the same table.
+
+use std::future::Future as _;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use bytes::Bytes;
+use http_body::{Body as _, Frame};
+use tokio::time::Sleep;
+use tollgate_policy::gateway::{Quota, Refusal};
+use tollgate_policy::outcome::{Eviction, Fence, Outcome, Rejection, Row};
+use tollgate_policy::units::Micros;
+use tollgate_wire::{ErrorBody, duration_header};
+
+use crate::app::Turned;
+use crate::prepare::Endpoint;
+
+/// The answer to a request that was turned away; what is `unread` of its body is read and thrown
+/// away while the client takes it. Closed at once, its connection would be reset, and with it the
+/// answer it has not yet read.
+pub(crate) fn turned(turned: &Turned, quota: Quota, unread: Option<Body>) -> Response {
+    let row = Outcome::Rejected(turned.rejection).row();
+    let body = ErrorBody {
+        message: &turned.why.message,
+        kind: row.kind,
+        param: turned.why.param.as_deref(),
+        code: turned.why.code.or(row.code),
+    };
+    let mut response = error(row, &body, None);
+    quota_headers(quota, response.headers_mut());
+    match unread.filter(|unread| !unread.is_end_stream()) {
+        None => response,
+        Some(unread) => response.map(|body| Body::new(Lingering::new(body, unread))),
+    }
+}
+
+/// The answer to a request that the policy refused or evicted.
+pub(crate) fn refused(refusal: &Refusal, endpoint: Endpoint) -> Response {
+    let row = refusal.outcome.row();
+    let message = message(refusal.outcome);
+    let body = ErrorBody {
+        message: &message,
+        kind: row.kind,
+        param: param(refusal.outcome, endpoint),
+        code: row.code,
+    };
+    let mut response = error(row, &body, refusal.retry_after);
+    quota_headers(refusal.quota, response.headers_mut());
+    response
+}
+
+/// The answer to a request that ended before its first byte.
+pub(crate) fn ended(outcome: Outcome) -> Response {
+    let row = outcome.row();
+    let message = message(outcome);
+    let retry = row.retry_after.then_some(Micros::from_secs(1));
+    let body = ErrorBody {
+        message: &message,
+        kind: row.kind,
+        param: None,
+        code: row.code,
+    };
+    error(row, &body, retry)
+}
+
+/// The answer to a request whose handler panicked.
+pub(crate) fn bug() -> Response {
+    ended(Outcome::Bug)
+}
+
+/// An `error` event for a stream that can't go on.
+pub(crate) fn event(outcome: Outcome, out: &mut Vec<u8>) {
+    let row = outcome.row();
+    let message = message(outcome);
+    ErrorBody {
+        message: &message,
+        kind: row.kind,
+        param: None,
+        code: row.code,
+    }
+    .write_event(out);
+}
+
+/// What a tenant has left, as OpenAI's headers say it.
+pub(crate) fn quota_headers(quota: Quota, headers: &mut HeaderMap) {
+    let Some(level) = quota.requests else { return };
+    headers.insert("x-ratelimit-limit-requests", HeaderValue::from(level.limit));
+    headers.insert(
+        "x-ratelimit-remaining-requests",
+        HeaderValue::from(level.remaining),
+    );
+    if let Ok(reset) = HeaderValue::try_from(duration_header(level.reset.get())) {
+        headers.insert("x-ratelimit-reset-requests", reset);
+    }
+}
+
+fn error(row: Row, body: &ErrorBody<'_>, retry_after: Option<Micros>) -> Response {
+    let mut bytes = Vec::with_capacity(256);
+    body.write(&mut bytes);
+    let mut response = Response::new(Body::from(bytes));
+    *response.status_mut() =
+        StatusCode::from_u16(row.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+    let headers = response.headers_mut();
+    headers.insert(
+        header::CONTENT_TYPE,
+        HeaderValue::from_static("application/json"),
+    );
+    headers.insert("x-tollgate-reason", HeaderValue::from_static(row.reason));
+    if let Some(wait) = retry_after {
+        headers.insert(header::RETRY_AFTER, HeaderValue::from(wait.secs_up()));
+        headers.insert("retry-after-ms", HeaderValue::from(wait.millis_up()));
+    }
+    response
+}
+
+/// The parameter at fault, where it is one.
+fn param(outcome: Outcome, endpoint: Endpoint) -> Option<&'static str> {
+    let too_long = matches!(
+        outcome,
+        Outcome::Rejected(Rejection::ContextExceeded { .. })
+    );
+    too_long.then_some(match endpoint {
+        Endpoint::Chat => "messages",
+        Endpoint::Text => "prompt",
+    })
+}
+
+/// What a person reads: what is wrong, and what to do.
+fn message(outcome: Outcome) -> String {
+    let text = match outcome {
+        Outcome::Rejected(rejection) => return rejected(rejection),
+        Outcome::Evicted(Eviction::QueueTime) => {
+            "no replica had room in time; try again when Retry-After says"
+        }
+        Outcome::Evicted(Eviction::Draining) => "this gateway is going away; try again elsewhere",
+        Outcome::ReplicaFailed(_) => "the model failed while it answered; try again",
+        Outcome::Fenced(Fence::MaxStream) => {
+            "the answer took longer than max_stream allows and was stopped"
+        }
+        Outcome::Fenced(Fence::Drain) => {
+            "this gateway is going away and could not wait for the answer; try again elsewhere"
+        }
+        Outcome::Bug => "a fault of the gateway ended this request; its log says more",
+        Outcome::Completed(_) | Outcome::ClientGone(_) => "the request is over",
+    };
+    text.to_owned()
+}
+
+fn rejected(rejection: Rejection) -> String {
+    let text = match rejection {
+        // The wording that agents know an overflow by.
+        Rejection::ContextExceeded { asked, limit } => {
+            return format!(
+                "This model's maximum context length is {limit} tokens. However, your messages \
+                 resulted in {asked} tokens with one token of answer. Please reduce the length of \
+                 the messages."
+            );
+        }
+        Rejection::RequestRate => {
+            "too many requests for your requests-per-minute limit; come back when Retry-After says"
+        }
+        Rejection::Concurrency => {
+            "as many of your requests are in flight as your limit allows; wait for one to end"
+        }
+        Rejection::QueueFull => "the queue of this model is full; try again when Retry-After says",
+        Rejection::Capacity => {
+            "what waits already takes longer than you may wait; try again when Retry-After says"
+        }
+        Rejection::Draining => "this gateway is going away; try again elsewhere",
+        Rejection::NoReplica => {
+            "no replica of this model is up; one is being started, try again when Retry-After says"
+        }
+        Rejection::NoRoute => "no such path; the API is under /v1",
+        Rejection::WrongMethod => "this path does not take this method",
+        Rejection::BadKey => "no valid API key was given",
+        Rejection::ModelNotFound => "no such model",
+        Rejection::BadRequest => "the request is not what this path takes",
+        Rejection::WrongMediaType => "the body must be JSON",
+        Rejection::BodyTooLarge => "the body is too large",
+        Rejection::BodyTimeout => "the body was not sent in time",
+    };
+    text.to_owned()
+}
+
+/// Bytes of an unread body that are thrown away at most; a client that sends more is cut off.
+const LINGER_BYTES: usize = 256 * 1024 * 1024;
+
+/// How long an unread body is thrown away at most.
+const LINGER_TIME: Duration = Duration::from_secs(10);
+
+/// An error, and after it, unseen by the client, the end of the body it did not wait for.
+struct Lingering {
+    whole: Body,
+    unread: Body,
+    left: usize,
+    until: Pin<Box<Sleep>>,
+}
+
+impl Lingering {
+    fn new(whole: Body, unread: Body) -> Self {
+        let until = Box::pin(tokio::time::sleep(LINGER_TIME));
+        Self {
+            whole,
+            unread,
+            left: LINGER_BYTES,
+            until,
+        }
+    }
+}
+
+impl http_body::Body for Lingering {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = &mut *self;
+        if !this.whole.is_end_stream() {
+            return Pin::new(&mut this.whole).poll_frame(cx);
+        }
+        while this.left > 0 && this.until.as_mut().poll(cx).is_pending() {
+            match std::task::ready!(Pin::new(&mut this.unread).poll_frame(cx)) {
+                Some(Ok(frame)) => {
+                    let size = frame.data_ref().map_or(0, Bytes::len);
+                    this.left = this.left.saturating_sub(size);
+                }
+                Some(Err(_)) | None => break,
+            }
+        }
+        Poll::Ready(None)
+    }
+}

@@ -1,0 +1,263 @@
+//! Starts engines, and starts them again when the policy says so.
+//!
+//! Weights are loaded once, before the gateway says that it is there; a start after that builds
+//! only the context. The engine's thread reports to the desk; what follows from a failure, and
+//! when, is the policy's to say.
+
+use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::{Arc, Weak};
+
+use tokio::sync::mpsc::UnboundedReceiver;
+use tollgate_engine::fake::{Costs, Fake, FakeModel, Faults};
+use tollgate_engine::llama::{LlamaModel, LoadError};
+use tollgate_engine::{Engine, Model, Observer, Open, Served, Spec};
+use tollgate_policy::batch::Order;
+use tollgate_policy::engine::Config as Limits;
+use tollgate_policy::gateway::{self, Event};
+use tollgate_policy::ids::{ReplicaId, RequestId};
+use tollgate_policy::outcome::EngineEnding;
+use tollgate_policy::units::{KvBlocks, KvBytes, Tokens};
+use tollgate_policy::usage::Usage;
+use tollgate_policy::window::Capacity;
+
+use crate::config::{EngineConfig, FakeConfig, ModelConfig};
+use crate::desk::Desk;
+
+/// The KV pool of a model whose configuration names none: half a GiB, so that a laptop stays one.
+const KV_DEFAULT: KvBytes = KvBytes::new(512 << 20);
+
+/// How one replica is built, as often as needed.
+#[derive(Debug)]
+pub(crate) struct Blueprint {
+    name: String,
+    weights: Weights,
+    limits: Limits,
+}
+
+#[derive(Debug)]
+enum Weights {
+    Llama {
+        model: Arc<LlamaModel>,
+        threads: NonZeroU32,
+    },
+    Fake {
+        model: FakeModel,
+        costs: Costs,
+        seed: u64,
+        faults: Faults,
+    },
+}
+
+impl Blueprint {
+    /// Loads what is loaded once.
+    ///
+    /// # Errors
+    /// When the model's file can't be used.
+    pub(crate) fn load(config: &ModelConfig, faults: &Faults) -> Result<Self, LoadError> {
+        let (weights, pool) = match &config.engine {
+            EngineConfig::Embedded { path, threads } => {
+                let model = LlamaModel::load(path)?;
+                let threads = threads.unwrap_or_else(cores);
+                let pool = config.kv_tokens.unwrap_or_else(|| default_pool(&*model));
+                (Weights::Llama { model, threads }, pool)
+            }
+            EngineConfig::Fake(fake) => {
+                let pool = config.kv_tokens.unwrap_or(fake.kv_tokens);
+                (fake_weights(fake, faults.clone()), pool)
+            }
+        };
+        let most = config.context.unwrap_or_else(|| weights.model().context());
+        let blocks = pool.get() / KvBlocks::SLOTS.get();
+        let limits = Limits {
+            sequences: config.max_sequences,
+            blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
+            step_tokens: config.step_tokens,
+            order: Order::DecodeFirst,
+            context: most,
+            // The window lets out no more than there are sequences; a preempted one waits as well.
+            waiting_max: usize::try_from(config.max_sequences).unwrap_or(usize::MAX),
+        };
+        Ok(Self {
+            name: config.name.clone(),
+            weights,
+            limits,
+        })
+    }
+
+    /// The half of the model that handlers use.
+    pub(crate) fn model(&self) -> Arc<dyn Model> {
+        self.weights.model()
+    }
+
+    /// Prompt and output tokens that one request may use together.
+    pub(crate) fn context(&self) -> Tokens {
+        self.limits.request_tokens()
+    }
+
+    /// What the pool holds, in tokens and in bytes.
+    pub(crate) fn pool(&self) -> (Tokens, KvBytes) {
+        let blocks = KvBlocks::new(u64::from(self.limits.blocks));
+        (
+            blocks.slots(),
+            blocks.bytes(self.weights.model().kv_bytes_per_token()),
+        )
+    }
+
+    fn capacity(&self) -> Capacity {
+        Capacity {
+            sequences: self.limits.sequences,
+            kv: KvBlocks::new(u64::from(self.limits.blocks)),
+        }
+    }
+
+    /// Starts the replica's thread, and waits until it is ready. Blocks for as long as that takes.
+    fn start(&self, id: ReplicaId, desk: &Arc<Desk>) -> Result<Engine, String> {
+        let (backend, seed): (Box<dyn Open>, u64) = match &self.weights {
+            Weights::Llama { model, threads } => (model.backend(&self.limits, *threads), 0),
+            Weights::Fake {
+                costs,
+                seed,
+                faults,
+                ..
+            } => (Fake::in_real_time(*costs, faults.clone()), *seed),
+        };
+        let spec = Spec {
+            name: format!("engine-{id}"),
+            limits: self.limits,
+            seed,
+        };
+        let watch = Watch {
+            desk: Arc::downgrade(desk),
+            id,
+            model: self.name.clone(),
+        };
+        Engine::start(spec, backend, Box::new(watch)).map_err(|error| error.to_string())
+    }
+}
+
+impl Weights {
+    fn model(&self) -> Arc<dyn Model> {
+        match self {
+            Self::Llama { model, .. } => Arc::<LlamaModel>::clone(model),
+            Self::Fake { model, .. } => Arc::new(model.clone()),
+        }
+    }
+}
+
+/// Starts each replica that comes out of `starts`. Runs until the desk is gone.
+pub(crate) async fn supervise(
+    blueprints: Arc<Vec<Blueprint>>,
+    desk: Weak<Desk>,
+    mut starts: UnboundedReceiver<ReplicaId>,
+) {
+    while let Some(id) = starts.recv().await {
+        let (blueprints, desk) = (Arc::clone(&blueprints), desk.clone());
+        // Not awaited: one replica that is slow to start holds up no other.
+        drop(tokio::task::spawn_blocking(move || {
+            start(&blueprints, &desk, id)
+        }));
+    }
+}
+
+fn start(blueprints: &[Blueprint], desk: &Weak<Desk>, id: ReplicaId) {
+    let Some(desk) = desk.upgrade() else { return };
+    let slot = usize::try_from(id.get()).unwrap_or(usize::MAX);
+    let Some(blueprint) = blueprints.get(slot) else {
+        return;
+    };
+    // What is left of one that died.
+    if let Some(old) = desk.detach(id) {
+        old.stop();
+    }
+    let model = blueprint.name.as_str();
+    match blueprint.start(id, &desk) {
+        Ok(engine) => {
+            tracing::info!(replica = id.get(), model, "replica is up");
+            desk.attach(id, engine, blueprint.capacity());
+        }
+        Err(error) => {
+            tracing::error!(replica = id.get(), model, error, "replica did not start");
+            desk.submit(Event::ReplicaDown { replica: id });
+        }
+    }
+}
+
+/// Stops every engine, and waits for their threads.
+pub(crate) fn stop_all(desk: &Desk, count: usize) {
+    for id in (0..count).filter_map(|n| u32::try_from(n).ok()) {
+        if let Some(engine) = desk.detach(ReplicaId::new(id)) {
+            engine.stop();
+        }
+    }
+}
+
+/// Reports what one engine does to the desk.
+struct Watch {
+    desk: Weak<Desk>,
+    id: ReplicaId,
+    model: String,
+}
+
+impl Watch {
+    fn report(&self, event: Event) {
+        if let Some(desk) = self.desk.upgrade() {
+            desk.submit(event);
+        }
+    }
+}
+
+impl Observer for Watch {
+    fn stepped(&mut self, served: &[Served]) {
+        let one = |served: &Served| gateway::Served {
+            id: served.id,
+            prompt: served.prompt,
+            output: served.output,
+        };
+        let served = served.iter().map(one).collect();
+        self.report(Event::Stepped {
+            replica: self.id,
+            served,
+        });
+    }
+
+    fn ended(&mut self, id: RequestId, ending: EngineEnding, usage: Usage) {
+        self.report(Event::EngineEnded { id, ending, usage });
+    }
+
+    fn died(&mut self, why: String) {
+        tracing::error!(
+            replica = self.id.get(),
+            model = self.model,
+            why,
+            "replica died"
+        );
+        self.report(Event::ReplicaDown { replica: self.id });
+    }
+}
+
+fn fake_weights(config: &FakeConfig, faults: Faults) -> Weights {
+    let costs = Costs {
+        step: config.step,
+        per_sequence: config.per_sequence,
+        prefill_tokens_per_sec: NonZeroU64::new(config.prefill_tokens_per_second),
+    };
+    Weights::Fake {
+        model: FakeModel::new(config.context),
+        costs,
+        seed: config.seed,
+        faults,
+    }
+}
+
+fn default_pool(model: &dyn Model) -> Tokens {
+    let tokens = KV_DEFAULT.get() / model.kv_bytes_per_token().get().max(1);
+    Tokens::new(tokens / KvBlocks::SLOTS.get() * KvBlocks::SLOTS.get()).max(KvBlocks::SLOTS)
+}
+
+fn cores() -> NonZeroU32 {
+    let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
+    u32::try_from(cores)
+        .ok()
+        .and_then(NonZeroU32::new)
+        .unwrap_or(NonZeroU32::MIN)
+}

@@ -1,0 +1,195 @@
+//! The paths, and the small answers that need no policy.
+
+use std::sync::Arc;
+
+use axum::Router;
+use axum::body::Body;
+use axum::extract::{Path, Request, State};
+use axum::http::{HeaderValue, StatusCode, header};
+use axum::response::Response;
+use axum::routing::{get, post};
+use tollgate_policy::outcome::Rejection;
+use tollgate_wire::{ModelCard, write_model_list};
+
+use crate::app::{App, ServedModel, Turned, Visit};
+use crate::config::MetricsReaders;
+use crate::prepare::{Endpoint, identify, no_model};
+use crate::refuse;
+
+pub(crate) fn router(app: Arc<App>) -> Router {
+    Router::new()
+        .route("/v1/chat/completions", post(chat))
+        .route("/v1/completions", post(text))
+        .route("/v1/models", get(models))
+        .route("/v1/models/{*id}", get(model))
+        .route("/health", get(health))
+        .route("/ready", get(ready))
+        .route("/metrics", get(metrics))
+        .method_not_allowed_fallback(wrong_method)
+        .fallback(no_route)
+        .with_state(app)
+}
+
+async fn chat(State(app): State<Arc<App>>, request: Request) -> Response {
+    app.serve(Endpoint::Chat, request).await
+}
+
+async fn text(State(app): State<Arc<App>>, request: Request) -> Response {
+    app.serve(Endpoint::Text, request).await
+}
+
+/// The models that the caller may name, under each of their names.
+async fn models(State(app): State<Arc<App>>, request: Request) -> Response {
+    listing(&app, request, |app, permitted| {
+        let created = app
+            .desk
+            .clock()
+            .unix_micros(tollgate_policy::units::Time::START)
+            / 1_000_000;
+        let cards: Vec<_> = permitted
+            .iter()
+            .flat_map(|served| names(served).map(|name| card(served, name, created)))
+            .collect();
+        let mut body = Vec::new();
+        write_model_list(&cards, &mut body);
+        Ok(body)
+    })
+}
+
+async fn model(State(app): State<Arc<App>>, Path(id): Path<String>, request: Request) -> Response {
+    listing(&app, request, |app, permitted| {
+        let created = app
+            .desk
+            .clock()
+            .unix_micros(tollgate_policy::units::Time::START)
+            / 1_000_000;
+        let found = permitted
+            .iter()
+            .find(|served| names(served).any(|name| name == id));
+        let Some(served) = found else {
+            return Err(no_model(&id));
+        };
+        let mut body = Vec::new();
+        card(served, &id, created).write(&mut body);
+        Ok(body)
+    })
+}
+
+/// Answers a question about the models that the caller may name.
+fn listing(
+    app: &App,
+    request: Request,
+    answer: impl FnOnce(&App, &[&ServedModel]) -> Result<Vec<u8>, Turned>,
+) -> Response {
+    let (parts, _) = request.into_parts();
+    let Some(visit) = parts.extensions.get::<Visit>() else {
+        return refuse::bug();
+    };
+    let answered = identify(app, visit, &parts).and_then(|tenant| {
+        let permits = |served: &&ServedModel| {
+            app.desk
+                .with_tenant(tenant, |tenant| tenant.models.permits(served.id))
+        };
+        let permitted: Vec<_> = app.models.iter().filter(permits).collect();
+        let body = answer(app, &permitted).map_err(|turned| turned.of(tenant))?;
+        Ok((body, app.desk.quota(tenant)))
+    });
+    match answered {
+        Ok((body, quota)) => {
+            let mut response = json(body);
+            refuse::quota_headers(quota, response.headers_mut());
+            response
+        }
+        Err(turned) => app.turn_away(visit, &turned, None),
+    }
+}
+
+fn names(served: &ServedModel) -> impl Iterator<Item = &str> {
+    std::iter::once(served.name.as_str()).chain(served.aliases.iter().map(String::as_str))
+}
+
+fn card<'a>(served: &ServedModel, name: &'a str, created: u64) -> ModelCard<'a> {
+    ModelCard {
+        id: name,
+        created,
+        context_length: Some(served.context.get()),
+    }
+}
+
+/// Alive: also while draining, since a supervisor that kills what drains cuts its streams.
+async fn health() -> Response {
+    plain(StatusCode::OK, "ok\n")
+}
+
+/// Whether traffic should be sent here.
+async fn ready(State(app): State<Arc<App>>) -> Response {
+    if app.desk.is_ready() {
+        plain(StatusCode::OK, "ready\n")
+    } else if app.desk.is_draining() {
+        plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+    } else {
+        plain(StatusCode::SERVICE_UNAVAILABLE, "no replica is up\n")
+    }
+}
+
+async fn metrics(State(app): State<Arc<App>>, request: Request) -> Response {
+    let Some(visit) = request.extensions().get::<Visit>() else {
+        return refuse::bug();
+    };
+    let open = match app.metrics_readers {
+        MetricsReaders::Any => true,
+        MetricsReaders::Loopback => visit.peer.to_canonical().is_loopback(),
+    };
+    if !open {
+        return app.turn_away(visit, &no_such_path("/metrics"), None);
+    }
+    let mut response = plain(StatusCode::OK, app.desk.books().metrics().render(&app.desk));
+    let kind = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    response
+        .headers_mut()
+        .insert(header::CONTENT_TYPE, HeaderValue::from_static(kind));
+    response
+}
+
+async fn no_route(State(app): State<Arc<App>>, request: Request) -> Response {
+    let turned = no_such_path(request.uri().path());
+    turn_away_unread(&app, request, &turned)
+}
+
+async fn wrong_method(State(app): State<Arc<App>>, request: Request) -> Response {
+    let message = format!(
+        "{} does not take {}",
+        request.uri().path(),
+        request.method()
+    );
+    turn_away_unread(&app, request, &Turned::new(Rejection::WrongMethod, message))
+}
+
+fn no_such_path(path: &str) -> Turned {
+    let shown: String = path.chars().take(128).collect();
+    let message = format!("there is no {shown}; the API is under /v1");
+    Turned::new(Rejection::NoRoute, message)
+}
+
+fn turn_away_unread(app: &App, request: Request, turned: &Turned) -> Response {
+    let (parts, body) = request.into_parts();
+    match parts.extensions.get::<Visit>() {
+        Some(visit) => app.turn_away(visit, turned, Some(body)),
+        None => refuse::bug(),
+    }
+}
+
+fn json(body: Vec<u8>) -> Response {
+    let mut response = Response::new(Body::from(body));
+    let kind = HeaderValue::from_static("application/json");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}
+
+fn plain(status: StatusCode, body: impl Into<Body>) -> Response {
+    let mut response = Response::new(body.into());
+    *response.status_mut() = status;
+    let kind = HeaderValue::from_static("text/plain; charset=utf-8");
+    response.headers_mut().insert(header::CONTENT_TYPE, kind);
+    response
+}

@@ -1,0 +1,31 @@
+//! The one place that starts tasks, so that shutdown can wait for all of them.
+
+use std::future::Future;
+
+use tokio_util::task::TaskTracker;
+use tracing::Instrument as _;
+
+/// Every task of one server.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Tasks(TaskTracker);
+
+impl Tasks {
+    /// Starts a task; `name` is in each of its log lines.
+    #[expect(
+        clippy::disallowed_methods,
+        reason = "this is the one place that starts tasks"
+    )]
+    pub(crate) fn spawn_named<F>(&self, name: &'static str, task: F)
+    where
+        F: Future<Output = ()> + Send + 'static,
+    {
+        let span = tracing::debug_span!("task", name);
+        tokio::spawn(self.0.track_future(task).instrument(span));
+    }
+
+    /// Waits until every task has ended.
+    pub(crate) async fn ended(&self) {
+        self.0.close();
+        self.0.wait().await;
+    }
+}

@@ -1,0 +1,252 @@
+//! The body of a streamed answer: letters become events, and every way to end has one of its own.
+
+use std::future::Future as _;
+use std::io;
+use std::pin::Pin;
+use std::task::{Context, Poll, ready};
+
+use bytes::Bytes;
+use http_body::Frame;
+use prometheus_client::metrics::histogram::Histogram;
+use tokio::time::Sleep;
+use tollgate_engine::Delta;
+use tollgate_policy::outcome::{EngineEnding, Outcome};
+use tollgate_policy::units::{Micros, Time};
+use tollgate_wire::{ChunkWriter, sse};
+
+use crate::answer::{finish_reason, wire_usage};
+use crate::clock::Clock;
+use crate::held::Held;
+use crate::inflight::Letter;
+use crate::refuse;
+
+/// What made the response begin.
+#[derive(Debug)]
+pub(crate) enum Opening {
+    /// There is something to send.
+    Letter(Letter),
+    /// The client has waited for so long that it should see that somebody is there.
+    Keepalive,
+}
+
+/// A streamed answer.
+#[derive(Debug)]
+pub(crate) struct StreamBody {
+    held: Held,
+    writer: ChunkWriter,
+    opening: Option<Opening>,
+    state: State,
+    keepalive: Keepalive,
+    gaps: Gaps,
+}
+
+/// How far the answer is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing but comments has been sent.
+    Begun,
+    /// The first event has been sent.
+    Open,
+    /// `[DONE]` has been sent.
+    Done,
+    /// An error event has been handed over, and is to be flushed before the connection is closed.
+    Failed,
+    /// It has been flushed.
+    Flushed,
+}
+
+/// When to show a client that somebody is there. The alarm is set when it rings, not at each write:
+/// a token would pay for that.
+#[derive(Debug)]
+pub(crate) struct Keepalive {
+    clock: Clock,
+    every: Micros,
+    written: Time,
+    alarm: Pin<Box<Sleep>>,
+}
+
+/// The gaps between tokens.
+#[derive(Debug)]
+struct Gaps {
+    itl: Histogram,
+    last: Option<Time>,
+}
+
+/// The connection is closed without the terminator of a whole answer: the last event has said why.
+#[derive(Debug, thiserror::Error)]
+#[error("the answer ended with an error event")]
+pub(crate) struct Unfinished;
+
+impl StreamBody {
+    pub(crate) fn new(
+        held: Held,
+        writer: ChunkWriter,
+        opening: Opening,
+        itl: Histogram,
+        keepalive: Keepalive,
+    ) -> Self {
+        Self {
+            held,
+            writer,
+            opening: Some(opening),
+            state: State::Begun,
+            keepalive,
+            gaps: Gaps { itl, last: None },
+        }
+    }
+
+    /// The next bytes to send while the answer goes on.
+    fn poll_events(&mut self, cx: &mut Context<'_>) -> Poll<Vec<u8>> {
+        let mut out = Vec::new();
+        match self.opening.take() {
+            Some(Opening::Letter(letter)) => self.write(Some(letter), &mut out),
+            Some(Opening::Keepalive) => sse::write_comment("waiting", &mut out),
+            None => {}
+        }
+        while out.is_empty() {
+            match self.poll_letter(cx) {
+                Poll::Ready(letter) => self.write(letter, &mut out),
+                Poll::Pending => {
+                    ready!(self.keepalive.poll_due(cx));
+                    sse::write_comment("waiting", &mut out);
+                }
+            }
+        }
+        self.write_what_waits(&mut out);
+        self.keepalive.written = self.keepalive.clock.now();
+        Poll::Ready(out)
+    }
+
+    fn poll_letter(&mut self, cx: &mut Context<'_>) -> Poll<Option<Letter>> {
+        match self.held.flight() {
+            Some(flight) => flight.letters().poll_recv(cx),
+            None => Poll::Ready(None),
+        }
+    }
+
+    /// A client that reads more slowly than the engine writes gets several events in one write.
+    fn write_what_waits(&mut self, out: &mut Vec<u8>) {
+        while matches!(self.state, State::Begun | State::Open) {
+            let Some(Ok(letter)) = self.held.flight().map(|flight| flight.letters().try_recv())
+            else {
+                return;
+            };
+            self.write(Some(letter), out);
+        }
+    }
+
+    fn write(&mut self, letter: Option<Letter>, out: &mut Vec<u8>) {
+        match letter {
+            Some(Letter::Dispatched(dispatch)) => self.held.line().fence(dispatch.fence),
+            Some(Letter::Delta(delta)) => self.write_delta(&delta, out),
+            Some(Letter::Ended(EngineEnding::Finished(reason), usage)) => {
+                self.open(out);
+                self.writer.finish(finish_reason(reason), out);
+                self.writer.usage(wire_usage(usage), out);
+                sse::write_done(out);
+                self.state = State::Done;
+            }
+            Some(Letter::Ended(EngineEnding::Failed(failure), _)) => {
+                self.fail(Outcome::ReplicaFailed(failure), out);
+            }
+            Some(Letter::Stopped(outcome)) => self.fail(outcome, out),
+            Some(Letter::Refused(refusal)) => self.fail(refusal.outcome, out),
+            // Cancelled without a word of why, or letters that end without a last one: neither is
+            // ordered anywhere.
+            Some(Letter::Ended(EngineEnding::Cancelled, _)) | None => self.fail(Outcome::Bug, out),
+        }
+    }
+
+    fn write_delta(&mut self, delta: &Delta, out: &mut Vec<u8>) {
+        self.open(out);
+        self.writer.content(&delta.text, out);
+        let Some(id) = self.held.flight().map(|flight| flight.id()) else {
+            return;
+        };
+        let now = self.keepalive.clock.now();
+        match self.gaps.last.replace(now) {
+            None => self.held.line().first_token(id),
+            Some(last) => self.gaps.observe(now.since(last).get(), delta.tokens),
+        }
+    }
+
+    fn open(&mut self, out: &mut Vec<u8>) {
+        if self.state == State::Begun {
+            self.writer.opening(out);
+            self.state = State::Open;
+        }
+    }
+
+    fn fail(&mut self, outcome: Outcome, out: &mut Vec<u8>) {
+        refuse::event(outcome, out);
+        self.state = State::Failed;
+    }
+}
+
+impl http_body::Body for StreamBody {
+    type Data = Bytes;
+    type Error = axum::Error;
+
+    fn poll_frame(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
+        let this = self.get_mut();
+        match this.state {
+            State::Begun | State::Open => {
+                let out = ready!(this.poll_events(cx));
+                Poll::Ready(Some(Ok(Frame::data(Bytes::from(out)))))
+            }
+            State::Done => {
+                this.held.all_out();
+                Poll::Ready(None)
+            }
+            State::Failed => {
+                // Pending once: the connection flushes what it has before it asks again.
+                this.state = State::Flushed;
+                cx.waker().wake_by_ref();
+                Poll::Pending
+            }
+            State::Flushed => {
+                Poll::Ready(Some(Err(axum::Error::new(io::Error::other(Unfinished)))))
+            }
+        }
+    }
+}
+
+impl Keepalive {
+    pub(crate) fn new(clock: Clock, every: Micros) -> Self {
+        let written = clock.now();
+        let alarm = Box::pin(tokio::time::sleep_until(clock.instant(written + every)));
+        Self {
+            clock,
+            every,
+            written,
+            alarm,
+        }
+    }
+
+    /// Ready once nothing has been written for as long as a client should wait.
+    fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        loop {
+            ready!(self.alarm.as_mut().poll(cx));
+            let due = self.written + self.every;
+            if due <= self.clock.now() {
+                return Poll::Ready(());
+            }
+            self.alarm.as_mut().reset(self.clock.instant(due));
+        }
+    }
+}
+
+impl Gaps {
+    /// `tokens` came together after `micros`: their gaps are counted as equal.
+    #[expect(clippy::cast_precision_loss, reason = "a report, not a charge")]
+    fn observe(&self, micros: u64, tokens: u32) {
+        let tokens = tokens.max(1);
+        let gap = micros as f64 / f64::from(tokens) / 1e6;
+        for _ in 0..tokens {
+            self.itl.observe(gap);
+        }
+    }
+}
