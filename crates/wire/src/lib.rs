@@ -1,0 +1,27 @@
+//! Bytes to types and back.
+
+mod bad_request;
+mod body;
+mod chat;
+mod completion;
+mod demand;
+mod fields;
+mod params;
+
+pub use bad_request::BadRequest;
+pub use chat::{ChatRequest, Content, Message, Part, Role};
+pub use completion::{CompletionRequest, Prompt, PromptText};
+pub use demand::Demand;
+pub use params::{Delivery, Params, Sampling};
+
+mod error;
+mod headers;
+mod json_text;
+mod models;
+mod reply;
+pub mod sse;
+
+pub use error::ErrorBody;
+pub use headers::duration_header;
+pub use models::{ModelCard, write_model_list};
+pub use reply::{Answer, ChunkWriter, FinishReason, Stamp, StreamUsage, Usage};

@@ -1,0 +1,133 @@
+//! Answers of the two completion endpoints, in OpenAI's shape.
+//!
+//! [`Answer`] writes a whole body, [`ChunkWriter`] the events of a stream; both append to the
+//! caller's buffer and keep nothing of what they wrote. Every answer has one choice. What a
+//! request may ask for, and when to send what, is not decided here.
+
+mod chunks;
+#[cfg(test)]
+mod tests;
+
+use crate::json_text::push_json;
+
+pub use chunks::{ChunkWriter, StreamUsage};
+
+/// What every body and every chunk of one answer carries.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Stamp<'a> {
+    /// Identifier of the answer: `chatcmpl-…` for chats, `cmpl-…` for texts.
+    pub id: &'a str,
+    /// When the answer was begun, in seconds since the Unix epoch.
+    pub created: u64,
+    /// The model name to show: the name by which the caller asked.
+    pub model: &'a str,
+    /// What the answer depends on besides the request; left out of the reply when `None`.
+    pub system_fingerprint: Option<&'a str>,
+}
+
+impl Stamp<'_> {
+    /// Appends the opening brace and the members that all replies begin with.
+    fn open(&self, object: &'static str, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"id\":");
+        push_json(out, self.id);
+        out.extend_from_slice(b",\"object\":");
+        push_json(out, object);
+        out.extend_from_slice(b",\"created\":");
+        push_json(out, &self.created);
+        out.extend_from_slice(b",\"model\":");
+        push_json(out, self.model);
+        if let Some(fingerprint) = self.system_fingerprint {
+            out.extend_from_slice(b",\"system_fingerprint\":");
+            push_json(out, fingerprint);
+        }
+    }
+}
+
+/// Why an answer is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum FinishReason {
+    /// The model ended its turn, or a stop string matched.
+    Stop,
+    /// The output limit or the context was reached.
+    Length,
+}
+
+impl FinishReason {
+    /// As OpenAI spells it.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Stop => "stop",
+            Self::Length => "length",
+        }
+    }
+}
+
+/// Token counts of one answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Usage {
+    /// Tokens of the prompt, the cached ones included.
+    pub prompt_tokens: u64,
+    /// Tokens generated.
+    pub completion_tokens: u64,
+    /// Those of the prompt tokens whose computation was reused; at most `prompt_tokens`.
+    pub cached_tokens: u64,
+}
+
+impl Usage {
+    /// Appends the JSON object.
+    fn write(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b"{\"prompt_tokens\":");
+        push_json(out, &self.prompt_tokens);
+        out.extend_from_slice(b",\"completion_tokens\":");
+        push_json(out, &self.completion_tokens);
+        out.extend_from_slice(b",\"total_tokens\":");
+        push_json(
+            out,
+            &self.prompt_tokens.saturating_add(self.completion_tokens),
+        );
+        out.extend_from_slice(b",\"prompt_tokens_details\":{\"cached_tokens\":");
+        push_json(out, &self.cached_tokens);
+        out.extend_from_slice(b"}}");
+    }
+}
+
+/// A whole answer, for a reply that is not streamed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Answer<'a> {
+    /// All of the generated text.
+    pub text: &'a str,
+    /// Why it is over.
+    pub finish: FinishReason,
+    /// What it took.
+    pub usage: Usage,
+}
+
+impl Answer<'_> {
+    /// Appends the body of `POST /v1/chat/completions`.
+    pub fn write_chat(&self, stamp: &Stamp<'_>, out: &mut Vec<u8>) {
+        stamp.open("chat.completion", out);
+        out.extend_from_slice(
+            b",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":",
+        );
+        push_json(out, self.text);
+        out.extend_from_slice(b",\"refusal\":null}");
+        self.close(out);
+    }
+
+    /// Appends the body of `POST /v1/completions`.
+    pub fn write_text(&self, stamp: &Stamp<'_>, out: &mut Vec<u8>) {
+        stamp.open("text_completion", out);
+        out.extend_from_slice(b",\"choices\":[{\"index\":0,\"text\":");
+        push_json(out, self.text);
+        self.close(out);
+    }
+
+    /// Appends the end of the choice and of the body.
+    fn close(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(b",\"logprobs\":null,\"finish_reason\":");
+        push_json(out, self.finish.label());
+        out.extend_from_slice(b"}],\"usage\":");
+        self.usage.write(out);
+        out.push(b'}');
+    }
+}

@@ -1,0 +1,138 @@
+//! The events of a streamed answer.
+//!
+//! What stays the same from chunk to chunk is rendered once, when the stream begins; a token then
+//! costs two copies and the escaping of its text. The writer keeps no state of the stream: the
+//! caller sends the events in order, and ends with [`crate::sse::write_done`].
+
+use super::{FinishReason, Stamp, Usage};
+use crate::json_text::push_json;
+
+/// Whether a stream tells its token counts (`stream_options.include_usage`).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum StreamUsage {
+    /// It does not, and no chunk has a `usage` member.
+    Omitted,
+    /// One more chunk at the end has them, and `usage` is null on all before it.
+    Final,
+}
+
+/// Writes the events of one streamed answer, each complete with its `data: ` and its blank line.
+///
+/// Order of calls: [`opening`](Self::opening) once, [`content`](Self::content) for each piece of
+/// text, [`finish`](Self::finish) once, and [`usage`](Self::usage) once if the stream was begun
+/// with [`StreamUsage::Final`]. `finish_reason` is null before `finish`.
+#[derive(Clone, Debug)]
+pub struct ChunkWriter {
+    /// `data: ` and the JSON up to the elements of `choices`.
+    head: Vec<u8>,
+    shape: Shape,
+    usage: StreamUsage,
+}
+
+/// Which endpoint the chunks are for.
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    Chat,
+    Text,
+}
+
+impl ChunkWriter {
+    /// For a stream of `POST /v1/chat/completions`.
+    pub fn chat(stamp: &Stamp<'_>, usage: StreamUsage) -> Self {
+        Self::new(stamp, Shape::Chat, usage)
+    }
+
+    /// For a stream of `POST /v1/completions`.
+    pub fn text(stamp: &Stamp<'_>, usage: StreamUsage) -> Self {
+        Self::new(stamp, Shape::Text, usage)
+    }
+
+    fn new(stamp: &Stamp<'_>, shape: Shape, usage: StreamUsage) -> Self {
+        let object = match shape {
+            Shape::Chat => "chat.completion.chunk",
+            Shape::Text => "text_completion",
+        };
+        let mut head = b"data: ".to_vec();
+        stamp.open(object, &mut head);
+        head.extend_from_slice(b",\"choices\":[");
+        Self { head, shape, usage }
+    }
+
+    /// Appends the event that names the role. Chats have it; for texts this appends nothing.
+    pub fn opening(&self, out: &mut Vec<u8>) {
+        match self.shape {
+            Shape::Chat => self.choice(
+                out,
+                |out| {
+                    out.extend_from_slice(b"\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
+                },
+                None,
+            ),
+            Shape::Text => {}
+        }
+    }
+
+    /// Appends the event with the next piece of the answer.
+    pub fn content(&self, text: &str, out: &mut Vec<u8>) {
+        self.choice(
+            out,
+            |out| match self.shape {
+                Shape::Chat => {
+                    out.extend_from_slice(b"\"delta\":{\"content\":");
+                    push_json(out, text);
+                    out.push(b'}');
+                }
+                Shape::Text => {
+                    out.extend_from_slice(b"\"text\":");
+                    push_json(out, text);
+                }
+            },
+            None,
+        );
+    }
+
+    /// Appends the event that says why the answer is over. It carries no text.
+    pub fn finish(&self, reason: FinishReason, out: &mut Vec<u8>) {
+        let empty: &[u8] = match self.shape {
+            Shape::Chat => b"\"delta\":{}",
+            Shape::Text => b"\"text\":\"\"",
+        };
+        self.choice(out, |out| out.extend_from_slice(empty), Some(reason));
+    }
+
+    /// Appends the event with the token counts. Nothing if the stream was begun with
+    /// [`StreamUsage::Omitted`]: a client that did not ask may not expect an empty `choices`.
+    pub fn usage(&self, usage: Usage, out: &mut Vec<u8>) {
+        match self.usage {
+            StreamUsage::Omitted => {}
+            StreamUsage::Final => {
+                out.extend_from_slice(&self.head);
+                out.extend_from_slice(b"],\"usage\":");
+                usage.write(out);
+                out.extend_from_slice(b"}\n\n");
+            }
+        }
+    }
+
+    /// Appends an event with one choice, whose own part `body` writes.
+    fn choice(
+        &self,
+        out: &mut Vec<u8>,
+        body: impl FnOnce(&mut Vec<u8>),
+        finish: Option<FinishReason>,
+    ) {
+        out.extend_from_slice(&self.head);
+        out.extend_from_slice(b"{\"index\":0,");
+        body(out);
+        out.extend_from_slice(b",\"logprobs\":null,\"finish_reason\":");
+        match finish {
+            Some(reason) => push_json(out, reason.label()),
+            None => out.extend_from_slice(b"null"),
+        }
+        let close: &[u8] = match self.usage {
+            StreamUsage::Omitted => b"}]}\n\n",
+            StreamUsage::Final => b"}],\"usage\":null}\n\n",
+        };
+        out.extend_from_slice(close);
+    }
+}
