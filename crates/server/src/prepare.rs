@@ -1,6 +1,7 @@
 //! From a request's bytes to an order for the policy. Whatever is wrong with it is found here,
 //! before it holds anything.
 
+use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -14,8 +15,7 @@ use tollgate_policy::outcome::Rejection;
 use tollgate_policy::request::Arrival;
 use tollgate_policy::units::Tokens;
 use tollgate_wire::{
-    BadRequest, ChatRequest, CompletionRequest, Content, Delivery, Message, Params, Part, Prompt,
-    PromptText, Role,
+    BadRequest, ChatRequest, CompletionRequest, Delivery, Message, Params, Prompt, PromptText, Role,
 };
 
 use crate::app::{App, ServedModel, Turned, Visit};
@@ -47,15 +47,24 @@ pub(crate) struct Order {
     pub(crate) model_name: String,
 }
 
-/// A prompt with what goes with it.
-struct Ask {
-    source: Source,
-    params: Params,
+/// A body that has been read.
+enum Ask {
+    Chat(ChatRequest),
+    Text { prompt: PromptText, params: Params },
 }
 
-enum Source {
-    Chat(Vec<Message>),
-    Text(PromptText),
+impl Ask {
+    fn params(&self) -> &Params {
+        match self {
+            Self::Chat(ChatRequest { params, .. }) | Self::Text { params, .. } => params,
+        }
+    }
+
+    fn into_params(self) -> Params {
+        match self {
+            Self::Chat(ChatRequest { params, .. }) | Self::Text { params, .. } => params,
+        }
+    }
 }
 
 /// Why a request is turned away, and what is left unread of its body.
@@ -126,14 +135,16 @@ fn digest(
     tenant: TenantId,
     body: &Bytes,
 ) -> Result<Order, Turned> {
-    let Ask { source, params } = parse(endpoint, body)?;
+    let ask = parse(endpoint, body)?;
+    let params = ask.params();
     let served = app
         .find_model(&params.model, tenant)
         .ok_or_else(|| no_model(&params.model))?;
     if let Some(demand) = params.demands.first() {
         return Err(demand.refusal().into());
     }
-    let prompt = tokens(served, source)?;
+    let prompt = tokens(served, &ask)?;
+    let params = ask.into_params();
     let arrival = Arrival {
         id: visit.id,
         tenant,
@@ -162,20 +173,11 @@ fn digest(
 
 fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Ask, BadRequest> {
     match endpoint {
-        Endpoint::Chat => {
-            let ChatRequest { messages, params } = ChatRequest::parse(body)?;
-            Ok(Ask {
-                source: Source::Chat(messages),
-                params,
-            })
-        }
+        Endpoint::Chat => Ok(Ask::Chat(ChatRequest::parse(body)?)),
         Endpoint::Text => {
             let CompletionRequest { prompt, params } = CompletionRequest::parse(body)?;
             match prompt {
-                Prompt::One(text) => Ok(Ask {
-                    source: Source::Text(text),
-                    params,
-                }),
+                Prompt::One(prompt) => Ok(Ask::Text { prompt, params }),
                 Prompt::Many(_) => Err(bad("prompt", "send one prompt per request to this model")),
             }
         }
@@ -215,21 +217,26 @@ impl Counted {
     }
 }
 
-fn tokens(served: &ServedModel, source: Source) -> Result<Counted, Turned> {
-    let text = match source {
-        Source::Chat(messages) => {
-            let messages = messages
-                .into_iter()
-                .enumerate()
-                .map(|(n, message)| plain(n, message));
+fn tokens(served: &ServedModel, ask: &Ask) -> Result<Counted, Turned> {
+    let text = match ask {
+        Ask::Chat(chat) => {
+            chat.require_text()?;
+            let messages = chat.messages.iter().enumerate();
+            let messages = messages.map(|(n, message)| plain(n, message));
             let messages = messages.collect::<Result<Vec<_>, _>>()?;
-            served
-                .model
-                .render_chat(&messages)
-                .map_err(|error| template_error(&error))?
+            let rendered = served.model.render_chat(&messages);
+            Cow::Owned(rendered.map_err(|error| template_error(&error))?)
         }
-        Source::Text(PromptText::Text(text)) => text,
-        Source::Text(PromptText::Tokens(ids)) => return Ok(Counted::Tokens(known(served, &ids)?)),
+        Ask::Text {
+            prompt: PromptText::Text(text),
+            ..
+        } => Cow::Borrowed(text.as_str()),
+        Ask::Text {
+            prompt: PromptText::Tokens(ids),
+            ..
+        } => {
+            return Ok(Counted::Tokens(known(served, ids)?));
+        }
     };
     let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
     let least = Tokens::new(bytes / u64::from(served.model.max_token_bytes().max(1)));
@@ -264,7 +271,7 @@ fn known(served: &ServedModel, ids: &[u32]) -> Result<Vec<Token>, BadRequest> {
 }
 
 /// A message as templates read it: a role and one text.
-fn plain(n: usize, message: Message) -> Result<ChatMessage, BadRequest> {
+fn plain(n: usize, message: &Message) -> Result<ChatMessage, BadRequest> {
     let role = match message.role {
         // Newer clients' word for the same thing; templates know only the older one.
         Role::System | Role::Developer => "system",
@@ -279,27 +286,9 @@ fn plain(n: usize, message: Message) -> Result<ChatMessage, BadRequest> {
             "this model does not take tool calls; leave them out",
         ));
     }
-    let content = match message.content {
-        None => String::new(),
-        Some(Content::Text(text)) => text,
-        Some(Content::Parts(parts)) => {
-            let mut text = String::new();
-            for (at, part) in parts.into_iter().enumerate() {
-                match part {
-                    Part::Text(piece) => text.push_str(&piece),
-                    Part::Other { kind } => {
-                        let message =
-                            format!("this model takes text only, and part {at} is {kind}");
-                        return Err(bad(&format!("messages.{n}.content.{at}"), &message));
-                    }
-                }
-            }
-            text
-        }
-    };
     Ok(ChatMessage {
         role: role.to_owned(),
-        content,
+        content: message.text().into_owned(),
     })
 }
 
