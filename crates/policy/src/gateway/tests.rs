@@ -6,7 +6,9 @@ use std::num::NonZeroU32;
 use proptest::prelude::*;
 
 use super::*;
-use crate::outcome::{EngineEnding, Eviction, Failure, Fence, FinishReason, Phase, Rejection};
+use crate::outcome::{
+    EngineEnding, Eviction, Failure, Fence, FinishReason, Outcome, Phase, Rejection,
+};
 use crate::request::{Arrival, ClientEnding};
 use crate::tenant::{Allowed, Class, Limits, RequestRate};
 use crate::usage::Usage;

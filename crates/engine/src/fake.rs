@@ -1,0 +1,379 @@
+//! A backend without a model: the same text for the same prompt and seed, at a cost that is written
+//! down.
+//!
+//! A token is a byte, so characters are split over tokens. What comes next depends on every token
+//! that the sequence computed, in order: a driver that skips one, computes one twice or mixes two
+//! sequences up changes the text. Time passes only through a function that is handed in, and faults
+//! happen where they were asked for.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU64;
+
+use tollgate_policy::ids::{RequestId, SeqId};
+use tollgate_policy::units::{KvBytes, Micros, Tokens};
+
+use crate::backend::{
+    Backend, Begin, FatalError, Open, OpenError, Sampled, SequenceError, StepWork,
+};
+use crate::job::Token;
+use crate::model::{ChatMessage, Model, TemplateError, TokenizeError};
+use crate::seed::mix;
+
+/// The end of a turn; the tokens below it are bytes.
+const END: i32 = 256;
+
+/// What the text is made of. With characters of every length, and none that begins like another.
+const WORDS: [&str; 8] = [
+    "toll ", "gate ", "lane ", "你好", "🙂 ", "é, ", "queue ", "fair\n",
+];
+
+/// One in so many words is the end of the turn.
+const WORDS_PER_END: u64 = 32;
+
+/// The model of [`Fake`].
+#[derive(Clone, Debug)]
+pub struct FakeModel {
+    context: Tokens,
+}
+
+impl FakeModel {
+    /// A model with this context.
+    pub const fn new(context: Tokens) -> Self {
+        Self { context }
+    }
+}
+
+impl Model for FakeModel {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn context(&self) -> Tokens {
+        self.context
+    }
+
+    /// As a model of 8 billion parameters: 32 layers, 8 heads of 128, keys and values in two bytes.
+    fn kv_bytes_per_token(&self) -> KvBytes {
+        KvBytes::new(2 * 2 * 32 * 8 * 128)
+    }
+
+    fn vocabulary(&self) -> u32 {
+        257
+    }
+
+    fn max_token_bytes(&self) -> u32 {
+        1
+    }
+
+    fn tokenize(&self, text: &str) -> Result<Vec<Token>, TokenizeError> {
+        Ok(text
+            .bytes()
+            .map(|byte| Token::new(i32::from(byte)))
+            .collect())
+    }
+
+    /// A line `role: content` for each message, then `assistant: `. As strict as the strictest
+    /// template in use: a system message may come first, then users and assistants take turns, a
+    /// user first.
+    fn render_chat(&self, messages: &[ChatMessage]) -> Result<String, TemplateError> {
+        let refuse = |reason: &str| {
+            Err(TemplateError::Refused {
+                reason: reason.into(),
+            })
+        };
+        let turns = match messages {
+            [] => return Err(TemplateError::NoMessages),
+            [first, turns @ ..] if first.role == "system" => turns,
+            turns => turns,
+        };
+        if turns.is_empty() {
+            return refuse("a conversation needs a user message");
+        }
+        for (message, expected) in turns.iter().zip(["user", "assistant"].into_iter().cycle()) {
+            if message.role != expected {
+                return refuse("roles must alternate user, assistant, user, …");
+            }
+        }
+        let mut prompt = String::new();
+        for ChatMessage { role, content } in messages {
+            prompt.extend([role, ": ", content, "\n"]);
+        }
+        prompt.push_str("assistant: ");
+        Ok(prompt)
+    }
+}
+
+/// What a step costs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Costs {
+    /// For the step itself.
+    pub step: Micros,
+    /// For each sequence in it.
+    pub per_sequence: Micros,
+    /// How fast tokens of longer pieces than one are computed; `None` computes them at no cost.
+    pub prefill_tokens_per_sec: Option<NonZeroU64>,
+}
+
+impl Costs {
+    fn of(&self, work: &[StepWork<'_>]) -> Micros {
+        let lengths = work.iter().map(|work| Tokens::of_len(work.tokens).get());
+        let prefill: u64 = lengths.filter(|length| *length > 1).sum();
+        let prefill = self
+            .prefill_tokens_per_sec
+            .map_or(0, |rate| prefill * 1_000_000 / rate);
+        let sequences = Tokens::of_len(work).get() * self.per_sequence.get();
+        self.step + Micros::new(sequences + prefill)
+    }
+}
+
+/// What goes wrong, and where.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Faults {
+    /// Requests whose sequence can't begin.
+    pub begin: Vec<RequestId>,
+    /// Requests that fail in place of their n-th output token, counted from 1.
+    pub output: Vec<(RequestId, u64)>,
+    /// Steps, counted from 1, that fail as a whole.
+    pub fatal_step: Option<u64>,
+    /// Steps, counted from 1, that panic.
+    pub panic_step: Option<u64>,
+}
+
+/// A backend without a model.
+pub struct Fake {
+    costs: Costs,
+    faults: Faults,
+    spend: Box<dyn FnMut(Micros) + Send>,
+    steps: u64,
+    sequences: BTreeMap<SeqId, Sequence>,
+}
+
+impl std::fmt::Debug for Fake {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Fake")
+            .field("costs", &self.costs)
+            .field("faults", &self.faults)
+            .field("steps", &self.steps)
+            .finish_non_exhaustive()
+    }
+}
+
+struct Sequence {
+    begin: Begin,
+    /// Stands for the KV: a digest of all tokens computed.
+    digest: u64,
+    computed: u64,
+    /// What is left of the word under way.
+    word: std::slice::Iter<'static, u8>,
+    output: u64,
+}
+
+impl Fake {
+    /// A backend that spends the cost of each step through `spend`.
+    pub fn new(
+        costs: Costs,
+        faults: Faults,
+        spend: impl FnMut(Micros) + Send + 'static,
+    ) -> Box<Self> {
+        let (spend, sequences) = (Box::new(spend), BTreeMap::new());
+        Box::new(Self {
+            costs,
+            faults,
+            spend,
+            steps: 0,
+            sequences,
+        })
+    }
+
+    /// A backend that takes as long as its steps cost.
+    pub fn in_real_time(costs: Costs, faults: Faults) -> Box<Self> {
+        Self::new(costs, faults, |cost| {
+            std::thread::sleep(std::time::Duration::from_micros(cost.get()));
+        })
+    }
+
+    fn advance(&mut self, work: &StepWork<'_>) -> Result<Sampled, FatalError> {
+        let Some(sequence) = self.sequences.get_mut(&work.seq) else {
+            return Err(FatalError {
+                why: format!("sequence {} never began", work.seq),
+            });
+        };
+        if sequence.computed != work.start.get() || work.tokens.is_empty() {
+            let (seq, there) = (work.seq, sequence.computed);
+            let why = format!("sequence {seq} has {there} tokens, {} is next", work.start);
+            return Err(FatalError { why });
+        }
+        let failed = |why: &str| {
+            Ok(Err(SequenceError {
+                seq: work.seq,
+                why: why.into(),
+            }))
+        };
+        for token in work.tokens {
+            let Ok(number) = u16::try_from(token.get()).map(u64::from) else {
+                return failed("a token is not in the vocabulary");
+            };
+            sequence.digest = mix(sequence.digest ^ number);
+            sequence.computed += 1;
+        }
+        if !work.samples {
+            return Ok(Ok(None));
+        }
+        let token = sequence.sample();
+        if self
+            .faults
+            .output
+            .contains(&(sequence.begin.id, sequence.output))
+        {
+            return failed("a fault was asked for here");
+        }
+        Ok(Ok(Some(token)))
+    }
+}
+
+impl Open for Fake {
+    fn open(mut self: Box<Self>, run: &mut dyn FnMut(&mut dyn Backend)) -> Result<(), OpenError> {
+        run(self.as_mut());
+        Ok(())
+    }
+}
+
+impl Backend for Fake {
+    fn begin(&mut self, seq: SeqId, begin: Begin) -> Result<(), SequenceError> {
+        if self.faults.begin.contains(&begin.id) {
+            return Err(SequenceError {
+                seq,
+                why: "a fault was asked for here".into(),
+            });
+        }
+        let word = [].iter();
+        let sequence = Sequence {
+            begin,
+            digest: 0,
+            computed: 0,
+            word,
+            output: 0,
+        };
+        self.sequences.insert(seq, sequence);
+        Ok(())
+    }
+
+    /// # Panics
+    ///
+    /// At the step that [`Faults`] names.
+    fn step(
+        &mut self,
+        work: &[StepWork<'_>],
+        results: &mut Vec<Sampled>,
+    ) -> Result<(), FatalError> {
+        self.steps += 1;
+        (self.spend)(self.costs.of(work));
+        assert_ne!(
+            Some(self.steps),
+            self.faults.panic_step,
+            "a panic was asked for here"
+        );
+        if Some(self.steps) == self.faults.fatal_step {
+            return Err(FatalError {
+                why: "a fault was asked for here".into(),
+            });
+        }
+        for work in work {
+            let result = self.advance(work)?;
+            results.push(result);
+        }
+        Ok(())
+    }
+
+    fn forget(&mut self, seq: SeqId) {
+        if let Some(sequence) = self.sequences.get_mut(&seq) {
+            sequence.digest = 0;
+            sequence.computed = 0;
+        }
+    }
+
+    fn end(&mut self, seq: SeqId) {
+        self.sequences.remove(&seq);
+    }
+
+    fn bytes(&self, token: Token, out: &mut Vec<u8>) {
+        out.extend(u8::try_from(token.get()));
+    }
+
+    fn is_end(&self, token: Token) -> bool {
+        token.get() == END
+    }
+}
+
+impl Sequence {
+    fn sample(&mut self) -> Token {
+        self.output += 1;
+        if self.word.as_slice().is_empty() {
+            let seed = if self.begin.sampling.temperature > 0.0 {
+                self.begin.seed
+            } else {
+                0
+            };
+            let chance = mix(self.digest ^ mix(seed));
+            if chance.is_multiple_of(WORDS_PER_END) && !self.begin.ignore_eos {
+                return Token::new(END);
+            }
+            let count = u64::try_from(WORDS.len()).unwrap_or(1);
+            let choice = usize::try_from(chance / WORDS_PER_END % count).unwrap_or(0);
+            self.word = WORDS[choice].as_bytes().iter();
+        }
+        Token::new(self.word.next().copied().map_or(END, i32::from))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(role: &str) -> ChatMessage {
+        ChatMessage {
+            role: role.into(),
+            content: "x".into(),
+        }
+    }
+
+    fn render(roles: &[&str]) -> Result<String, TemplateError> {
+        let messages: Vec<_> = roles.iter().map(|role| message(role)).collect();
+        FakeModel::new(Tokens::new(64)).render_chat(&messages)
+    }
+
+    #[test]
+    fn roles_out_of_turn_are_the_callers_mistake() {
+        for roles in [
+            &["user", "user"][..],
+            &["assistant"],
+            &["system"],
+            &["user", "tool"],
+            &[],
+        ] {
+            assert!(render(roles).unwrap_err().is_callers(), "{roles:?}");
+        }
+        let prompt = render(&["system", "user", "assistant", "user"]).unwrap();
+        assert_eq!(
+            prompt,
+            "system: x\nuser: x\nassistant: x\nuser: x\nassistant: "
+        );
+    }
+
+    #[test]
+    fn a_step_costs_its_sequences_and_the_tokens_of_longer_pieces() {
+        let costs = Costs {
+            step: Micros::new(5),
+            per_sequence: Micros::new(3),
+            prefill_tokens_per_sec: NonZeroU64::new(500_000),
+        };
+        let tokens = [Token::new(1); 10];
+        let work = |count| StepWork {
+            seq: SeqId::new(0),
+            start: Tokens::ZERO,
+            tokens: &tokens[..count],
+            samples: true,
+        };
+        assert_eq!(costs.of(&[work(1), work(10)]), Micros::new(5 + 2 * 3 + 20));
+    }
+}

@@ -1,0 +1,13 @@
+//! llama.cpp as a backend: one unified KV for all sequences, batches built by hand.
+//!
+//! The weights are loaded once, into a [`LlamaModel`] that any thread may ask; an engine's context
+//! borrows them and lives on the engine's own thread, so an engine that was restarted loads nothing
+//! again.
+
+mod model;
+mod runner;
+mod sampler;
+
+#[cfg(test)]
+pub(crate) use model::backend;
+pub use model::{LlamaModel, LoadError};

@@ -1,0 +1,255 @@
+//! A model file: its weights, its vocabulary and its chat template.
+
+use std::fmt;
+use std::num::NonZeroU32;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, LazyLock, Mutex};
+
+use llama_cpp_2::llama_backend::LlamaBackend;
+use llama_cpp_2::model::params::LlamaModelParams;
+use llama_cpp_2::token::LlamaToken;
+use llama_cpp_2::{LogOptions, send_logs_to_tracing};
+use tollgate_policy::engine::Config;
+use tollgate_policy::units::{KvBytes, Tokens};
+
+use crate::backend::Open;
+use crate::job::Token;
+use crate::llama::runner::Opener;
+use crate::model::{ChatMessage, Model, TemplateError, TokenizeError};
+use crate::template::{ChatTemplate, SpecialTokens};
+
+/// llama.cpp's own state, of which a process has one. Its log goes to `tracing`.
+static BACKEND: LazyLock<Result<LlamaBackend, String>> = LazyLock::new(|| {
+    send_logs_to_tracing(LogOptions::default());
+    LlamaBackend::init().map_err(|error| error.to_string())
+});
+
+/// Why a model file could not be loaded.
+#[derive(Debug, thiserror::Error)]
+pub enum LoadError {
+    /// There is no such file, or it can't be read.
+    #[error("{}: {error}", path.display())]
+    File {
+        /// Which one.
+        path: PathBuf,
+        /// What the system said.
+        error: std::io::Error,
+    },
+    /// llama.cpp can't be used in this process.
+    #[error("llama.cpp did not start: {0}")]
+    Backend(String),
+    /// llama.cpp does not take it.
+    #[error("{} is not a model that llama.cpp can run ({why}); see its log", path.display())]
+    Model {
+        /// Which one.
+        path: PathBuf,
+        /// What llama.cpp said.
+        why: String,
+    },
+}
+
+/// A loaded model file. The weights are mapped, not copied, and shared by all engines that run it.
+pub struct LlamaModel {
+    weights: llama_cpp_2::model::LlamaModel,
+    facts: Facts,
+    template: Result<ChatTemplate, TemplateError>,
+    /// Held while a context is made: llama.cpp may adjust the model then.
+    opening: Mutex<()>,
+}
+
+/// What was asked of llama.cpp once.
+#[derive(Debug)]
+struct Facts {
+    name: String,
+    context: Tokens,
+    kv_bytes_per_token: KvBytes,
+    vocabulary: u32,
+    max_token_bytes: u32,
+    /// Tokens that end a turn.
+    ends: Vec<LlamaToken>,
+    /// The token that starts every prompt, where the model wants one.
+    bos: Option<LlamaToken>,
+}
+
+impl fmt::Debug for LlamaModel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("LlamaModel")
+            .field("facts", &self.facts)
+            .finish_non_exhaustive()
+    }
+}
+
+impl LlamaModel {
+    /// Loads a GGUF file.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`].
+    pub fn load(path: &Path) -> Result<Arc<Self>, LoadError> {
+        // Opened here for its error: llama.cpp says only that something failed.
+        if let Err(error) = std::fs::File::open(path) {
+            return Err(LoadError::File {
+                path: path.into(),
+                error,
+            });
+        }
+        let params = LlamaModelParams::default().with_use_mmap(true);
+        let weights = llama_cpp_2::model::LlamaModel::load_from_file(backend()?, path, &params)
+            .map_err(|error| LoadError::Model {
+                path: path.into(),
+                why: error.to_string(),
+            })?;
+        let facts = Facts::of(&weights, path);
+        let template = compile(&weights);
+        Ok(Arc::new(Self {
+            weights,
+            facts,
+            template,
+            opening: Mutex::new(()),
+        }))
+    }
+
+    /// What builds a backend on these weights, for an engine with these bounds; `threads` compute.
+    pub fn backend(self: &Arc<Self>, limits: &Config, threads: NonZeroU32) -> Box<dyn Open> {
+        Box::new(Opener {
+            model: Arc::clone(self),
+            limits: *limits,
+            threads,
+        })
+    }
+
+    pub(crate) fn weights(&self) -> &llama_cpp_2::model::LlamaModel {
+        &self.weights
+    }
+
+    pub(crate) fn ends(&self) -> &[LlamaToken] {
+        &self.facts.ends
+    }
+
+    pub(crate) fn opening(&self) -> &Mutex<()> {
+        &self.opening
+    }
+}
+
+impl Model for LlamaModel {
+    fn name(&self) -> &str {
+        &self.facts.name
+    }
+
+    fn context(&self) -> Tokens {
+        self.facts.context
+    }
+
+    fn kv_bytes_per_token(&self) -> KvBytes {
+        self.facts.kv_bytes_per_token
+    }
+
+    fn vocabulary(&self) -> u32 {
+        self.facts.vocabulary
+    }
+
+    fn max_token_bytes(&self) -> u32 {
+        self.facts.max_token_bytes
+    }
+
+    fn tokenize(&self, text: &str) -> Result<Vec<Token>, TokenizeError> {
+        if i32::try_from(text.len()).is_err() {
+            return Err(TokenizeError::TooLong(text.len()));
+        }
+        // The start token is added here and not by llama.cpp, which would double one that a
+        // template wrote.
+        let tokens = self.weights.vocab().tokenize(text.as_bytes(), false, true);
+        let missing = self.facts.bos.filter(|bos| tokens.first() != Some(bos));
+        Ok(missing
+            .into_iter()
+            .chain(tokens)
+            .map(|token| Token::new(token.0))
+            .collect())
+    }
+
+    fn render_chat(&self, messages: &[ChatMessage]) -> Result<String, TemplateError> {
+        self.template
+            .as_ref()
+            .map_err(Clone::clone)?
+            .render(messages)
+    }
+}
+
+/// llama.cpp, started at the first call.
+pub(crate) fn backend() -> Result<&'static LlamaBackend, LoadError> {
+    BACKEND
+        .as_ref()
+        .map_err(|why| LoadError::Backend(why.clone()))
+}
+
+impl Facts {
+    fn of(weights: &llama_cpp_2::model::LlamaModel, path: &Path) -> Self {
+        let vocab = weights.vocab();
+        let file = || {
+            path.file_stem()
+                .unwrap_or_default()
+                .to_string_lossy()
+                .into_owned()
+        };
+        let longest = weights
+            .tokens(true)
+            .map(|(_, bytes)| bytes.len())
+            .max()
+            .unwrap_or(1);
+        let bos = (vocab.should_add_bos() && vocab.bos().0 >= 0).then(|| vocab.bos());
+        Self {
+            name: weights
+                .meta_val_str("general.name")
+                .unwrap_or_else(|_| file()),
+            context: Tokens::new(u64::from(weights.n_ctx_train())),
+            kv_bytes_per_token: kv_bytes_per_token(weights),
+            vocabulary: u32::try_from(vocab.n_tokens()).unwrap_or(0),
+            max_token_bytes: u32::try_from(longest.max(1)).unwrap_or(u32::MAX),
+            ends: vocab
+                .tokens()
+                .filter(|token| vocab.is_eog(*token))
+                .collect(),
+            bos,
+        }
+    }
+}
+
+/// Keys and values of each layer's KV heads, in the two bytes of llama.cpp's default cache type.
+fn kv_bytes_per_token(weights: &llama_cpp_2::model::LlamaModel) -> KvBytes {
+    let architecture = weights
+        .meta_val_str("general.architecture")
+        .unwrap_or_default();
+    let embedding = u64::try_from(weights.n_embd()).unwrap_or(0);
+    let default = embedding
+        .checked_div(u64::from(weights.n_head()))
+        .unwrap_or(0);
+    let length = |name: &str| {
+        let value = weights.meta_val_str(&format!("{architecture}.attention.{name}"));
+        value
+            .ok()
+            .and_then(|value| value.parse().ok())
+            .unwrap_or(default)
+    };
+    let heads = u64::from(weights.n_head_kv()) * u64::from(weights.n_layer());
+    KvBytes::new(2 * heads * (length("key_length") + length("value_length")))
+}
+
+fn compile(weights: &llama_cpp_2::model::LlamaModel) -> Result<ChatTemplate, TemplateError> {
+    let source = weights
+        .chat_template(None)
+        .map_err(|_| TemplateError::NoTemplate)?;
+    let source = source.to_string().map_err(|error| TemplateError::Broken {
+        why: error.to_string(),
+    })?;
+    let vocab = weights.vocab();
+    let text = |token: LlamaToken| {
+        let text = (token.0 >= 0).then(|| vocab.text(token)).flatten();
+        text.map(|text| text.to_string_lossy().into_owned())
+            .unwrap_or_default()
+    };
+    let special = SpecialTokens {
+        bos: text(vocab.bos()),
+        eos: text(vocab.eos()),
+    };
+    ChatTemplate::compile(source, special)
+}

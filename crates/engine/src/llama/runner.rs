@@ -1,0 +1,207 @@
+//! Steps on a llama.cpp context.
+//!
+//! The context is as large as the scheduler's pool, and llama.cpp's unified KV places tokens one by
+//! one, so a step that the scheduler planned finds its room. A decode that fails all the same is
+//! repeated sequence by sequence, so that only the offender pays.
+
+use std::collections::BTreeMap;
+use std::num::NonZeroU32;
+use std::sync::Arc;
+
+use llama_cpp_2::context::LlamaContext;
+use llama_cpp_2::context::params::LlamaContextParams;
+use llama_cpp_2::llama_batch::LlamaBatch;
+use llama_cpp_2::token::LlamaToken;
+use llama_cpp_2::vocab::LlamaVocab;
+use tollgate_policy::engine::Config;
+use tollgate_policy::ids::SeqId;
+use tollgate_policy::units::KvBlocks;
+
+use crate::backend::{
+    Backend, Begin, FatalError, Open, OpenError, Sampled, SequenceError, StepWork,
+};
+use crate::handle::lock;
+use crate::job::Token;
+use crate::llama::model::{LlamaModel, backend};
+use crate::llama::sampler::Chooser;
+
+/// Builds a context on the engine's thread.
+pub(crate) struct Opener {
+    pub(crate) model: Arc<LlamaModel>,
+    pub(crate) limits: Config,
+    pub(crate) threads: NonZeroU32,
+}
+
+impl Open for Opener {
+    fn open(self: Box<Self>, run: &mut dyn FnMut(&mut dyn Backend)) -> Result<(), OpenError> {
+        let step_tokens = fits("step_tokens", self.limits.step_tokens.get())?;
+        let slots = KvBlocks::new(u64::from(self.limits.blocks)).slots();
+        let tokens = fits("the pool, in tokens,", slots.get())?;
+        let threads = fits("threads", u64::from(self.threads.get()))?;
+        let params = LlamaContextParams::default()
+            .with_n_ctx(u32::try_from(tokens).ok().and_then(NonZeroU32::new))
+            .with_n_batch(step_tokens.unsigned_abs())
+            .with_n_ubatch(step_tokens.unsigned_abs())
+            .with_n_seq_max(self.limits.sequences)
+            .with_n_threads(threads)
+            .with_n_threads_batch(threads)
+            .with_kv_unified(true)
+            .with_no_perf(true);
+        let failed = |why| OpenError::Context {
+            tokens: tokens.unsigned_abs(),
+            why,
+        };
+        let backend = backend().map_err(|error| failed(error.to_string()))?;
+        let context = {
+            let _one_at_a_time = lock(self.model.opening());
+            self.model.weights().new_context(backend, params)
+        };
+        let mut runner = Runner {
+            context: context.map_err(|error| failed(error.to_string()))?,
+            batch: LlamaBatch::new(usize::try_from(step_tokens).unwrap_or(0), 1),
+            vocab: self.model.weights().vocab(),
+            model: &self.model,
+            choosers: BTreeMap::new(),
+        };
+        run(&mut runner);
+        Ok(())
+    }
+}
+
+/// llama.cpp counts in `int32_t`.
+fn fits(what: &'static str, value: u64) -> Result<i32, OpenError> {
+    i32::try_from(value).map_err(|_| OpenError::TooLarge { what, value })
+}
+
+struct Runner<'model> {
+    context: LlamaContext<'model>,
+    batch: LlamaBatch<'static>,
+    vocab: LlamaVocab<'model>,
+    model: &'model LlamaModel,
+    choosers: BTreeMap<SeqId, Chooser>,
+}
+
+impl Backend for Runner<'_> {
+    fn begin(&mut self, seq: SeqId, begin: Begin) -> Result<(), SequenceError> {
+        self.choosers.insert(seq, Chooser::new(&begin, self.model));
+        Ok(())
+    }
+
+    fn step(
+        &mut self,
+        work: &[StepWork<'_>],
+        results: &mut Vec<Sampled>,
+    ) -> Result<(), FatalError> {
+        match self.decode(work) {
+            Ok(()) => {
+                self.sample(work, results);
+                Ok(())
+            }
+            Err(why) => self.one_by_one(work, results, why),
+        }
+    }
+
+    fn forget(&mut self, seq: SeqId) {
+        self.clear(seq, 0);
+    }
+
+    fn end(&mut self, seq: SeqId) {
+        self.clear(seq, 0);
+        self.choosers.remove(&seq);
+    }
+
+    fn bytes(&self, token: Token, out: &mut Vec<u8>) {
+        self.vocab
+            .token_to_piece_into(LlamaToken::new(token.get()), out, false, None);
+    }
+
+    fn is_end(&self, token: Token) -> bool {
+        self.model.ends().contains(&LlamaToken::new(token.get()))
+    }
+}
+
+impl Runner<'_> {
+    /// Computes all of `work` in one batch, or says why not.
+    fn decode(&mut self, work: &[StepWork<'_>]) -> Result<(), String> {
+        self.batch.clear();
+        for work in work {
+            let seq = i32::try_from(work.seq.get()).map_err(|error| error.to_string())?;
+            let start = i32::try_from(work.start.get()).map_err(|error| error.to_string())?;
+            let last = work.tokens.len().checked_sub(1).ok_or("no tokens")?;
+            for ((at, token), position) in work.tokens.iter().enumerate().zip(start..) {
+                let logits = work.samples && at == last;
+                let token = LlamaToken::new(token.get());
+                let added = self.batch.add(token, position, &[seq], logits);
+                added.map_err(|error| error.to_string())?;
+            }
+        }
+        self.context
+            .decode(&mut self.batch)
+            .map_err(|error| error.to_string())
+    }
+
+    /// Chooses a token for each of `work` that samples; it was the last batch decoded.
+    fn sample(&mut self, work: &[StepWork<'_>], results: &mut Vec<Sampled>) {
+        let mut end = 0;
+        for work in work {
+            end += work.tokens.len();
+            let chooser = self.choosers.get_mut(&work.seq).filter(|_| work.samples);
+            // The batch is no longer than `fits` allows.
+            let index = i32::try_from(end).unwrap_or(i32::MAX) - 1;
+            let token = chooser.map(|chooser| chooser.choose(&self.context, index, self.model));
+            results.push(Ok(token.map(|token| Token::new(token.0))));
+        }
+    }
+
+    /// Repeats a step that failed with one decode for each sequence.
+    fn one_by_one(
+        &mut self,
+        work: &[StepWork<'_>],
+        results: &mut Vec<Sampled>,
+        why: String,
+    ) -> Result<(), FatalError> {
+        // Some of the batch may have been computed before it failed.
+        if !work
+            .iter()
+            .all(|work| self.clear(work.seq, work.start.get()))
+        {
+            return Err(FatalError { why });
+        }
+        for work in work {
+            match self.decode(std::slice::from_ref(work)) {
+                Ok(()) => self.sample(std::slice::from_ref(work), results),
+                Err(why) => results.push(Err(SequenceError { seq: work.seq, why })),
+            }
+        }
+        let all_failed = results.iter().all(Result::is_err);
+        if all_failed && !work.iter().any(|work| self.answers(work.seq)) {
+            return Err(FatalError { why });
+        }
+        Ok(())
+    }
+
+    /// Whether the context still computes at all: one token in a sequence that failed and is given
+    /// up.
+    fn answers(&mut self, seq: SeqId) -> bool {
+        self.clear(seq, 0);
+        let probe = StepWork {
+            seq,
+            start: tollgate_policy::units::Tokens::ZERO,
+            tokens: &[Token::new(0)],
+            samples: false,
+        };
+        let answers = self.decode(&[probe]).is_ok();
+        self.clear(seq, 0);
+        answers
+    }
+
+    /// Drops what a sequence computed from position `from` on; whether llama.cpp could.
+    fn clear(&mut self, seq: SeqId, from: u64) -> bool {
+        let Ok(from) = u32::try_from(from) else {
+            return false;
+        };
+        self.context
+            .clear_kv_cache_seq(Some(seq.get()), Some(from), None)
+            .unwrap_or(false)
+    }
+}

@@ -1,0 +1,100 @@
+//! The half of a model that any thread may use: text to tokens, and messages to a prompt.
+//!
+//! The server asks it before a request is admitted, so whatever can fail for the caller's sake
+//! fails there.
+
+use serde::Serialize;
+use tollgate_policy::units::{KvBytes, Tokens};
+
+use crate::job::Token;
+
+/// One message of a conversation, as a chat template reads it.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+pub struct ChatMessage {
+    /// Who speaks: `system`, `user`, `assistant`, …
+    pub role: String,
+    /// What is said.
+    pub content: String,
+}
+
+/// What is known of a model without running it. Cheap to ask, and safe from any thread.
+pub trait Model: Send + Sync {
+    /// The model's own name for itself.
+    fn name(&self) -> &str;
+
+    /// The longest context it was trained for.
+    fn context(&self) -> Tokens;
+
+    /// KV memory per token.
+    fn kv_bytes_per_token(&self) -> KvBytes;
+
+    /// Tokens in its vocabulary: their numbers are below it.
+    fn vocabulary(&self) -> u32;
+
+    /// The most bytes of text that one token stands for. A text of n bytes has at least n over this
+    /// many tokens, which refuses the hopelessly long ones before they are tokenized.
+    fn max_token_bytes(&self) -> u32;
+
+    /// The tokens of a prompt, with the model's start token in front exactly once where it wants
+    /// one.
+    ///
+    /// Control tokens spelled out in the text are read as such, as in llama.cpp's own server: chat
+    /// prompts consist of them. A caller who writes one into a message can only rearrange a
+    /// conversation that is all its own.
+    ///
+    /// # Errors
+    ///
+    /// [`TokenizeError`] when the text can't be tokenized.
+    fn tokenize(&self, text: &str) -> Result<Vec<Token>, TokenizeError>;
+
+    /// The prompt for an answer to `messages`, as text for [`Self::tokenize`].
+    ///
+    /// # Errors
+    ///
+    /// [`TemplateError`], which says whether the caller can mend it.
+    fn render_chat(&self, messages: &[ChatMessage]) -> Result<String, TemplateError>;
+}
+
+/// A text that can't be tokenized.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TokenizeError {
+    /// Longer than the tokenizer can count.
+    #[error("the text has {0} bytes; shorten it to less than 2 GiB")]
+    TooLong(usize),
+}
+
+/// Why messages did not become a prompt.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum TemplateError {
+    /// There is nothing to answer.
+    #[error("messages is empty; send at least one")]
+    NoMessages,
+    /// The model is not made for conversations.
+    #[error("this model has no chat template; use /v1/completions")]
+    NoTemplate,
+    /// The model's template does not take these messages.
+    #[error("the model's chat template refuses these messages: {reason}")]
+    Refused {
+        /// In the template's own words.
+        reason: String,
+    },
+    /// Rendering took more than it may.
+    #[error("the messages are too many for the model's chat template; send fewer")]
+    TooMany,
+    /// The template itself is wrong.
+    #[error("the model's chat template failed: {why}")]
+    Broken {
+        /// What went wrong.
+        why: String,
+    },
+}
+
+impl TemplateError {
+    /// Whether the caller can mend it: a 400 that names `messages`, not a failure of ours.
+    pub const fn is_callers(&self) -> bool {
+        match self {
+            Self::NoMessages | Self::NoTemplate | Self::Refused { .. } | Self::TooMany => true,
+            Self::Broken { .. } => false,
+        }
+    }
+}
