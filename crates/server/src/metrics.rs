@@ -4,6 +4,7 @@
 //! tenants up to [`TENANT_LABELS_MAX`] and then `other`. So the number of series is bounded,
 //! whoever calls.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -268,13 +269,19 @@ impl Metrics {
             set(&ours.engine_kv_blocks, signed(engine.blocks_held.get()));
             set(&ours.engine_sequence_ids, signed(engine.sequences));
         }
+        self.take_service(desk);
+    }
+
+    /// Tenants without a label of their own are summed up.
+    fn take_service(&self, desk: &Desk) {
+        let mut sums = BTreeMap::new();
         for ((name, service), id) in desk.attained().into_iter().zip(0..) {
-            if service.get() > 0 {
-                let tenant = tenant_label(TenantId::new(id), &name);
-                self.service
-                    .get_or_create(&TenantLabel { tenant })
-                    .set(signed(service.get()));
-            }
+            let tenant = tenant_label(TenantId::new(id), &name);
+            *sums.entry(tenant).or_insert(0_u64) += service.get();
+        }
+        for (tenant, service) in sums.into_iter().filter(|(_, service)| *service > 0) {
+            let label = TenantLabel { tenant };
+            self.service.get_or_create(&label).set(signed(service));
         }
     }
 
