@@ -71,8 +71,8 @@ fn default_model(chosen: Option<&Path>) -> Result<ModelConfig, ExitCode> {
     let path = Path::new(DEFAULT_MODEL);
     if !path.exists() {
         return Err(fail(&format!(
-            "there is no {DEFAULT_MODEL} here; run `make model` in Tollgate's folder to fetch it and \
-             start there, or give --model FILE.gguf"
+            "there is no {DEFAULT_MODEL} here; run `make model` in Tollgate's folder to fetch it \
+             and start there, or give --model FILE.gguf"
         )));
     }
     let engine = EngineConfig::Embedded {

@@ -235,19 +235,9 @@ impl Gateway {
                 if at > now {
                     break;
                 }
-                self.evict(id, Eviction::QueueTime, now);
+                self.end(Ended::evicted(id, Eviction::QueueTime), now);
             }
         }
-    }
-
-    fn evict(&mut self, id: RequestId, eviction: Eviction, now: Time) {
-        let Some(request) = self.requests.get(&id).copied() else {
-            return;
-        };
-        let outcome = Outcome::Evicted(eviction);
-        let wait = self.wait_hint(request.model, now);
-        self.refuse((id, request.tenant), outcome, wait, now);
-        self.end(Ended::inside(id, outcome, Usage::default()), now);
     }
 
     fn stop_everything(&mut self, now: Time) {
@@ -258,7 +248,7 @@ impl Gateway {
             .collect();
         for (id, stage) in ids {
             match stage {
-                Stage::Queued => self.evict(id, Eviction::Draining, now),
+                Stage::Queued => self.end(Ended::evicted(id, Eviction::Draining), now),
                 Stage::Running(_) => self.cancel(id, Outcome::Fenced(Fence::Drain)),
             }
         }
