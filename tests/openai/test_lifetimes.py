@@ -27,7 +27,7 @@ def test_it_is_ready_within_five_seconds(own_gateway):
 def test_a_drain_lets_eight_streams_finish_and_refuses_a_late_request(own_gateway):
     gateway, _ = own_gateway
     client = gateway.client()
-    streams = [open_stream(client, LONG, max_tokens=300) for _ in range(8)]
+    streams = [open_stream(client, LONG, max_tokens=100) for _ in range(8)]
     readers = [iter(stream) for stream in streams]
     for reader in readers:
         assert next(reader).id  # All of them run before the signal comes.
