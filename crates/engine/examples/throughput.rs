@@ -118,7 +118,7 @@ impl Output for Ends {
 struct Silent;
 
 impl Observer for Silent {
-    fn stepped(&mut self, _: &[Served]) {}
+    fn stepped(&mut self, _: &[Served], _: tollgate_policy::engine::Gauges) {}
 
     fn ended(&mut self, _: RequestId, _: EngineEnding, _: Usage) {}
 

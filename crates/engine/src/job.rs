@@ -2,6 +2,7 @@
 //!
 //! Plain data and two callbacks. Nothing here decides anything.
 
+use tollgate_policy::engine::Gauges;
 use tollgate_policy::ids::{RequestId, TenantId};
 use tollgate_policy::outcome::EngineEnding;
 use tollgate_policy::units::Tokens;
@@ -135,7 +136,8 @@ pub struct Delta {
 /// Who watches the engine as a whole. Called on the engine's thread: it must not block.
 pub trait Observer: Send {
     /// What one step served, before any of it is seen by a client.
-    fn stepped(&mut self, served: &[Served]);
+    /// `held` is what the scheduler holds after it.
+    fn stepped(&mut self, served: &[Served], held: Gauges);
 
     /// A request ended; its output learns it right after.
     fn ended(&mut self, id: RequestId, ending: EngineEnding, usage: Usage);

@@ -157,7 +157,7 @@ impl Worker {
         self.compute(backend, &step.work)?;
         self.steps += 1;
         self.count(&step.work);
-        self.observer.stepped(&self.served);
+        self.observer.stepped(&self.served, self.scheduler.gauges());
         let ended = self.speak(backend, &step.work);
         self.scheduler.handle(EngineEvent::Stepped { ended });
         Ok(())

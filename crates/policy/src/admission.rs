@@ -5,7 +5,8 @@ use crate::outcome::Rejection;
 use crate::tenant::Limits;
 use crate::units::{Micros, Tokens};
 
-/// What a request may generate where neither it nor its tenant says: the estimate, not a limit.
+/// What a request is expected to generate where it does not say, and its tenant's earlier ones do
+/// not tell: an estimate, not a limit.
 pub const OUTPUT_GUESS: Tokens = Tokens::new(256);
 
 /// What one request was granted.
@@ -27,6 +28,7 @@ pub struct Grant {
 pub fn fit(
     prompt: Tokens,
     asked: Option<Tokens>,
+    guess: Tokens,
     context: Tokens,
     limits: &Limits,
 ) -> Result<Grant, Rejection> {
@@ -40,7 +42,7 @@ pub fn fit(
     let room = context - prompt;
     let cap = limits.max_output.map_or(room, |own| own.min(room));
     let output_max = asked.map_or(cap, |asked| asked.min(cap));
-    let estimate = asked.map_or_else(|| OUTPUT_GUESS.min(output_max), |_| output_max);
+    let estimate = asked.map_or_else(|| guess.min(output_max), |_| output_max);
     Ok(Grant {
         output_max,
         expected: prompt + estimate,
@@ -97,7 +99,13 @@ mod tests {
     const CONTEXT: Tokens = Tokens::new(512);
 
     fn fit_in(prompt: u64, asked: Option<u64>, limits: &Limits) -> Result<Grant, Rejection> {
-        fit(Tokens::new(prompt), asked.map(Tokens::new), CONTEXT, limits)
+        fit(
+            Tokens::new(prompt),
+            asked.map(Tokens::new),
+            OUTPUT_GUESS,
+            CONTEXT,
+            limits,
+        )
     }
 
     fn limits(max_context: Option<u64>, max_output: Option<u64>) -> Limits {

@@ -10,27 +10,32 @@
 mod arrive;
 mod end;
 mod event;
+#[cfg(test)]
+mod law;
 mod run;
 #[cfg(test)]
 mod tests;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::num::NonZeroU32;
 
 use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 
 use self::end::{Ended, Stranger};
-pub use self::event::{Dispatch, Effect, Event, Quota, Record, Refusal, Served};
-use crate::bucket::RequestBucket;
+pub use self::event::{Dispatch, Effect, Event, Quota, Record, Refusal, Report, Served, Tenancy};
 use crate::fair::{self, FairQueue};
 use crate::health::Health;
 use crate::ids::{ModelId, ReplicaId, RequestId, TenantId, position};
+use crate::pace::{Steps, Target, Tpot};
+use crate::quota::Levels;
 use crate::rate::BusyRate;
 use crate::request::Request;
-use crate::tenant::{Tenant, TenantTable};
-use crate::units::{KvBlocks, Micros, Service, Time, Tokens};
+use crate::retry::RetryBudget;
+use crate::tenant::{Class, Tenant, TenantTable};
+use crate::units::{KvBytes, Micros, Service, Time, Tokens};
 use crate::usage::Weights;
-use crate::window::{Capacity, Window};
+use crate::window::{Bounds, Window};
 
 /// What the gateway is made from: one immutable snapshot.
 #[derive(Clone, Debug)]
@@ -39,14 +44,23 @@ pub struct Config {
     pub tenants: TenantTable,
     /// What they may call for; the n-th is [`ModelId`] n.
     pub models: Vec<Model>,
-    /// The pool of each replica; the n-th is [`ReplicaId`] n.
-    pub replicas: Vec<ModelId>,
+    /// The replicas; the n-th is [`ReplicaId`] n.
+    pub replicas: Vec<ReplicaConfig>,
     /// By which rule the next request is chosen.
     pub fairness: fair::Policy,
     /// What a token of service counts.
     pub weights: Weights,
     /// Where the jitter of `Retry-After` comes from.
     pub seed: u64,
+}
+
+/// One replica, and for whom it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReplicaConfig {
+    /// Its pool.
+    pub model: ModelId,
+    /// The one class it takes, where it does not take all.
+    pub only: Option<Class>,
 }
 
 /// One model, and the bounds of its queue and its streams.
@@ -60,6 +74,12 @@ pub struct Model {
     pub max_wait: Option<Micros>,
     /// How long a request runs, from dispatch to its last byte.
     pub max_stream: Micros,
+    /// KV memory of one token.
+    pub kv_per_token: KvBytes,
+    /// What its answers are promised to be like.
+    pub target: Target,
+    /// What its replicas may hold.
+    pub window: Bounds,
 }
 
 /// The state behind every decision.
@@ -77,17 +97,10 @@ pub struct Gateway {
     /// When running requests are stopped. invariant: one entry for each that is running and not
     /// stopped.
     fences: BTreeSet<(Time, RequestId)>,
+    retries: RetryBudget,
     drain: Drain,
     jitter: Pcg64,
     effects: VecDeque<Effect>,
-}
-
-/// What a tenant has left, and what it has in flight.
-#[derive(Clone, Debug, Default)]
-struct Levels {
-    requests: Option<RequestBucket>,
-    /// Queued and running.
-    in_flight: u32,
 }
 
 /// One model's queue, and how fast its replicas work.
@@ -97,15 +110,30 @@ struct Pool {
     model: Model,
     queue: FairQueue,
     rate: BusyRate,
+    tpot: Tpot,
     running: u32,
+    /// Who was passed by last, for want of room.
+    passed: Option<Passed>,
+}
+
+/// A request that others went before, since there was room for them and not for it.
+#[derive(Clone, Copy, Debug)]
+struct Passed {
+    id: RequestId,
+    /// What it is expected to cost.
+    work: Tokens,
+    /// What those before it were expected to.
+    by: Tokens,
 }
 
 /// One engine, as the policy knows it.
 #[derive(Debug)]
 struct Replica {
     model: ModelId,
+    only: Option<Class>,
     health: Health,
     window: Window,
+    steps: Steps,
 }
 
 /// Whether the gateway is going away.
@@ -124,30 +152,41 @@ enum Drain {
 impl Gateway {
     /// A gateway with every replica still starting.
     pub fn new(config: Config) -> Self {
-        let nothing = Capacity {
-            sequences: 0,
-            kv: KvBlocks::ZERO,
+        let fairness = config.fairness;
+        let bounds = |model: &Model| match fairness {
+            // The baseline keeps nothing back, but for the size it was given.
+            fair::Policy::Fifo => Bounds {
+                concurrency: model.window.concurrency,
+                ..Bounds::open()
+            },
+            fair::Policy::Drr { .. } | fair::Policy::Vtc => model.window,
         };
-        let replica = |model| Replica {
-            model,
+        let replica = |config_of: &ReplicaConfig| Replica {
+            model: config_of.model,
+            only: config_of.only,
             health: Health::starting(),
-            window: Window::new(nothing),
+            window: Window::new(bounds(&config.models[position(config_of.model.get())])),
+            steps: Steps::default(),
         };
+        let replicas = config.replicas.iter().map(replica).collect();
         let pool = |(id, model): (u32, Model)| Pool {
             id: ModelId::new(id),
-            queue: FairQueue::new(config.fairness, model.queue_max),
+            queue: FairQueue::new(fairness, model.queue_max),
             model,
             rate: BusyRate::default(),
+            tpot: Tpot::default(),
             running: 0,
+            passed: None,
         };
         Self {
             tenants: config.tenants,
             levels: Vec::new(),
             pools: (0..).zip(config.models).map(pool).collect(),
-            replicas: config.replicas.into_iter().map(replica).collect(),
+            replicas,
             weights: config.weights,
             requests: BTreeMap::new(),
             fences: BTreeSet::new(),
+            retries: RetryBudget::default(),
             drain: Drain::No,
             jitter: Pcg64::seed_from_u64(config.seed),
             effects: VecDeque::new(),
@@ -172,11 +211,18 @@ impl Gateway {
                 self.end(Ended::at_the_door(id, stranger, outcome), now);
             }
             Event::FirstToken { id } => self.first_token(id, now),
-            Event::Stepped { replica, served } => self.stepped(replica, &served, now),
+            Event::Stepped {
+                replica,
+                served,
+                report,
+            } => {
+                self.stepped(replica, &served, report, now);
+            }
             Event::EngineEnded { id, ending, usage } => self.engine_ended(id, ending, usage, now),
             Event::ClientEnded { id, ending } => self.client_ended(id, ending, now),
             Event::ReplicaUp { replica, capacity } => self.replica_up(replica, capacity, now),
             Event::ReplicaDown { replica } => self.replica_down(replica, now),
+            Event::Reconfigured(tenancy) => self.reconfigure(*tenancy, now),
             Event::Drain { bound } => self.begin_drain(bound, now),
             Event::Wake => {}
         }
@@ -220,12 +266,10 @@ impl Gateway {
 
     /// What this tenant has left, for the headers of any answer to it.
     pub fn quota(&mut self, id: TenantId, now: Time) -> Quota {
+        let levels = self.levels(id, now);
         Quota {
-            requests: self
-                .levels(id, now)
-                .requests
-                .as_mut()
-                .map(|bucket| bucket.level(now)),
+            requests: levels.requests(now),
+            tokens: levels.tokens(now),
         }
     }
 
@@ -259,6 +303,7 @@ impl Gateway {
             model: replica.model,
             healthy: replica.health.is_healthy(),
             window: replica.window,
+            prefill_per_step: replica.steps.prefill_per_step(),
         };
         Gauges {
             in_flight: self.requests.len(),
@@ -267,10 +312,43 @@ impl Gateway {
         }
     }
 
+    /// The requests that wait for a model, in the order of their arrival: the first `max` of them.
+    pub fn queue_view(&self, model: ModelId, max: usize) -> Vec<QueueEntry> {
+        let pool = &self.pools[position(model.get())];
+        let mut before: BTreeMap<TenantId, u32> = BTreeMap::new();
+        let entries = pool.queue.iter().take(max).filter_map(|waiting| {
+            let position = before.entry(waiting.tenant).or_default();
+            *position += 1;
+            let ahead = pool.queue.ahead_of_waiting(waiting, *position);
+            Some(QueueEntry {
+                id: waiting.id,
+                tenant: waiting.tenant,
+                class: waiting.class,
+                arrived: self.requests.get(&waiting.id)?.received,
+                position: *position,
+                ahead,
+                estimate: pool.rate.time_for(ahead),
+            })
+        });
+        entries.collect()
+    }
+
     /// Service each tenant has had, over all models, before division by its weight.
     pub fn attained(&self, tenant: TenantId) -> Service {
         let each = self.pools.iter().map(|pool| pool.queue.attained(tenant));
         each.fold(Service::ZERO, |sum, one| sum + one)
+    }
+
+    /// What each tenant has had of one model, by `TenantId`.
+    pub fn attained_of(&self, model: ModelId) -> Vec<Attained> {
+        let queue = &self.pools[position(model.get())].queue;
+        let tenants = (0..self.tenants.len()).filter_map(|n| u32::try_from(n).ok());
+        let each = tenants.map(TenantId::new).map(|id| Attained {
+            service: queue.attained(id),
+            weight: self.tenants.tenant(id).weight,
+            waits: queue.waits(id),
+        });
+        each.collect()
     }
 
     /// How many tenants there are; their ids count up from zero.
@@ -283,16 +361,18 @@ impl Gateway {
             let tenant = self
                 .tenants
                 .tenant(TenantId::new(u32::try_from(n).unwrap_or(u32::MAX)));
-            let requests = tenant
-                .limits
-                .requests
-                .map(|rate| RequestBucket::new(rate, now));
-            self.levels.push(Levels {
-                requests,
-                in_flight: 0,
-            });
+            self.levels.push(Levels::new(&tenant.limits, now));
         }
         &mut self.levels[position(id.get())]
+    }
+
+    /// Takes on other tenants and limits. What was used stays used, and what is in flight goes on.
+    fn reconfigure(&mut self, tenancy: Tenancy, now: Time) {
+        self.tenants.replace(tenancy.tenants, tenancy.template);
+        self.weights = tenancy.weights;
+        for (levels, n) in self.levels.iter_mut().zip(0..) {
+            levels.change(&self.tenants.tenant(TenantId::new(n)).limits, now);
+        }
     }
 
     fn pool(&mut self, id: ModelId) -> &mut Pool {
@@ -328,7 +408,7 @@ impl Gateway {
             .iter()
             .map(|replica| replica.window.sequences())
             .sum();
-        let counted: u32 = self.levels.iter().map(|levels| levels.in_flight).sum();
+        let counted: u32 = self.levels.iter().map(Levels::in_flight).sum();
         let in_flight = self.requests.len();
         assert_eq!(running, held, "a running request is in exactly one window");
         assert_eq!(
@@ -339,6 +419,36 @@ impl Gateway {
         assert_eq!(usize::try_from(running).map(|n| n + queued), Ok(in_flight));
         assert!(self.fences.len() <= in_flight);
     }
+}
+
+/// What one tenant has had of one model.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Attained {
+    /// Service since the start, before division by its weight.
+    pub service: Service,
+    /// Its share.
+    pub weight: NonZeroU32,
+    /// Whether a request of its waits.
+    pub waits: bool,
+}
+
+/// One request that waits, as an operator sees it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QueueEntry {
+    /// Which request.
+    pub id: RequestId,
+    /// Whose.
+    pub tenant: TenantId,
+    /// Its tenant's promise.
+    pub class: Class,
+    /// When it was received.
+    pub arrived: Time,
+    /// Its place among its tenant's own, from 1.
+    pub position: u32,
+    /// The work that is served before it.
+    pub ahead: Tokens,
+    /// How long that takes, where it has been measured.
+    pub estimate: Option<Micros>,
 }
 
 /// What is where, at one moment.
@@ -372,6 +482,8 @@ pub struct ReplicaGauges {
     pub healthy: bool,
     /// What it holds of what it may.
     pub window: Window,
+    /// Prompt tokens that take it as long as a step without any, as measured.
+    pub prefill_per_step: Option<Tokens>,
 }
 
 impl PartialEq for ReplicaGauges {

@@ -103,8 +103,21 @@ pub enum Rejection {
     BodyTimeout,
     /// More requests a minute than the tenant's limit.
     RequestRate,
+    /// More tokens a minute than the tenant's limit.
+    TokenRate,
+    /// A prompt that is longer than all the tokens the tenant may use at once: no wait would help.
+    PromptExceedsRate {
+        /// How long it is.
+        prompt: Tokens,
+        /// How many there may be.
+        limit: Tokens,
+    },
+    /// As much KV over time in flight as the tenant may have.
+    KvInFlight,
     /// As many requests at once as the tenant may have.
     Concurrency,
+    /// Too many of the last minute's requests were retries, and this is one more.
+    RetryBudget,
     /// The queue of the model is full.
     QueueFull,
     /// The queue is hopeless already: what is ahead takes longer than the wait allowed.
@@ -262,7 +275,10 @@ impl Rejection {
                 "body_timeout",
             ),
             Self::RequestRate => over_quota("requests"),
+            Self::TokenRate | Self::PromptExceedsRate { .. } => over_quota("tokens"),
+            Self::KvInFlight => over_quota("kv"),
             Self::Concurrency => over_quota("concurrency"),
+            Self::RetryBudget => unavailable("retry_budget"),
             Self::QueueFull => unavailable("queue_full"),
             Self::Capacity => unavailable("capacity"),
             Self::Draining => unavailable("draining"),

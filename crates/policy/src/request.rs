@@ -7,6 +7,8 @@
 
 use crate::ids::{ModelId, ReplicaId, RequestId, TenantId};
 use crate::outcome::{EngineEnding, Outcome, Phase};
+use crate::quota::Reservation;
+use crate::tenant::Class;
 use crate::units::{KvBlocks, Time, Tokens};
 use crate::usage::Usage;
 
@@ -23,6 +25,8 @@ pub struct Arrival {
     pub prompt: Tokens,
     /// The most output it asks for, if it says; at least one token.
     pub output_max: Option<Tokens>,
+    /// Whether it is another try: its client says so, or its idempotency key has been seen.
+    pub retry: bool,
     /// When the gateway received it, before its body was read.
     pub received: Time,
 }
@@ -46,8 +50,12 @@ pub(crate) struct Request {
     pub(crate) received: Time,
     /// Output granted: what was asked for, cut to every limit.
     pub(crate) output_max: Tokens,
+    pub(crate) class: Class,
+    pub(crate) prompt: Tokens,
     /// What it is expected to hold of a replica's KV.
     pub(crate) kv: KvBlocks,
+    /// What it holds of its tenant's levels.
+    pub(crate) reservation: Reservation,
     pub(crate) stage: Stage,
 }
 
@@ -65,6 +73,8 @@ pub(crate) enum Stage {
 pub(crate) struct Running {
     pub(crate) replica: ReplicaId,
     pub(crate) dispatched: Time,
+    /// Whether the engine has answered its prompt with a token.
+    pub(crate) prefilled: bool,
     /// When its first token was written to the client.
     pub(crate) first_token: Option<Time>,
     /// When it is stopped at the latest.
@@ -83,6 +93,7 @@ impl Running {
         Self {
             replica,
             dispatched,
+            prefilled: false,
             first_token: None,
             fence,
             stopped: None,

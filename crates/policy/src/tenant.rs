@@ -6,8 +6,9 @@
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 
+use crate::bucket::Rate;
 use crate::ids::{ModelId, TenantId, position};
-use crate::units::{Micros, Tokens};
+use crate::units::{KvByteMicros, Micros, Tokens};
 
 /// Which promise a tenant bought.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -24,6 +25,15 @@ pub enum Class {
 impl Class {
     /// All classes, the strongest promise first.
     pub const ALL: [Self; 3] = [Self::Reserved, Self::Standard, Self::BestEffort];
+
+    /// Where the class stands in [`Class::ALL`].
+    pub(crate) const fn place(self) -> usize {
+        match self {
+            Self::Reserved => 0,
+            Self::Standard => 1,
+            Self::BestEffort => 2,
+        }
+    }
 
     /// The class as configuration, metrics and logs spell it.
     pub const fn label(self) -> &'static str {
@@ -44,20 +54,15 @@ impl Class {
     }
 }
 
-/// Requests a minute, and how many of them may come at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct RequestRate {
-    /// Requests per minute, at least one.
-    pub per_minute: NonZeroU32,
-    /// Requests that may come at once after a quiet spell, at least one.
-    pub burst: NonZeroU32,
-}
-
 /// What a tenant may use; `None` is no limit of its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Limits {
     /// Requests per minute.
-    pub requests: Option<RequestRate>,
+    pub requests: Option<Rate>,
+    /// Tokens per minute, prompt and output.
+    pub tokens: Option<Rate>,
+    /// KV over time that what is in flight may be expected to occupy.
+    pub kv: Option<KvByteMicros>,
     /// Requests queued or running at once.
     pub concurrency: Option<NonZeroU32>,
     /// Prompt and output tokens of one request together.
@@ -99,6 +104,8 @@ pub struct Tenant {
     pub models: Allowed,
     /// What it may use.
     pub limits: Limits,
+    /// Per cent of a pool's KV that is set aside for it; for [`Class::Reserved`] alone.
+    pub floor: u8,
 }
 
 /// The tenants by number: those of the configuration first, then those that a trusted header has
@@ -182,6 +189,26 @@ impl TenantTable {
         self.tenants.is_empty()
     }
 
+    /// Takes on another configuration's tenants. Who was there keeps the number; who is gone keeps
+    /// it too, with nothing but the template's rights, since requests of theirs may still run.
+    pub fn replace(&mut self, tenants: Vec<Tenant>, template: Tenant) {
+        for tenant in &mut self.tenants {
+            *tenant = Tenant {
+                name: std::mem::take(&mut tenant.name),
+                ..template.clone()
+            };
+        }
+        self.template = template;
+        for tenant in tenants {
+            match self.find(&tenant.name) {
+                Some(id) => self.tenants[position(id.get())] = tenant,
+                None => {
+                    self.add(tenant);
+                }
+            }
+        }
+    }
+
     fn add(&mut self, tenant: Tenant) -> TenantId {
         let id = TenantId::new(u32::try_from(self.tenants.len()).unwrap_or(u32::MAX));
         self.by_name.insert(tenant.name.clone(), id);
@@ -201,6 +228,7 @@ mod tests {
             weight: NonZeroU32::MIN,
             models: Allowed::All,
             limits: Limits::default(),
+            floor: 0,
         }
     }
 

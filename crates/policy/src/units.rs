@@ -80,6 +80,11 @@ impl Micros {
         self.0.div_ceil(1_000_000)
     }
 
+    /// So many times as long.
+    pub const fn times(self, count: u64) -> Self {
+        Self(self.0.saturating_mul(count))
+    }
+
     /// The span doubled `times` times: the growth of a backoff.
     pub const fn doubled(self, times: u32) -> Self {
         match 1_u64.checked_shl(times) {
@@ -118,7 +123,7 @@ impl Tokens {
 
     /// How many items `slice` has, where each is a token.
     pub fn of_len<T>(slice: &[T]) -> Self {
-        Self(u64::try_from(slice.len()).unwrap_or(u64::MAX))
+        Self(count(slice.len()))
     }
 
     /// The number of tokens.
@@ -129,6 +134,16 @@ impl Tokens {
     /// How many blocks of KV hold this many tokens; a block begun is a block held.
     pub const fn blocks(self) -> KvBlocks {
         KvBlocks(self.0.div_ceil(KvBlocks::SLOTS.0))
+    }
+
+    /// Half as many, rounded up.
+    pub const fn half(self) -> Self {
+        Self(self.0.div_ceil(2))
+    }
+
+    /// `percent` of these, rounded up: what is charged is never less than it should be.
+    pub const fn percent(self, percent: u64) -> Self {
+        Self(self.0.saturating_mul(percent).div_ceil(100))
     }
 
     /// This many tokens' worth of service at `weight` a token.
@@ -166,6 +181,11 @@ impl fmt::Display for Tokens {
     }
 }
 
+/// A count of things in memory, as wide as everything else is counted.
+pub(crate) fn count(things: usize) -> u64 {
+    u64::try_from(things).unwrap_or(u64::MAX)
+}
+
 /// A number of KV blocks, each with room for [`KvBlocks::SLOTS`] tokens of one sequence.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct KvBlocks(u64);
@@ -191,6 +211,11 @@ impl KvBlocks {
     /// How many tokens these blocks can hold.
     pub const fn slots(self) -> Tokens {
         Tokens(self.0.saturating_mul(Self::SLOTS.0))
+    }
+
+    /// `percent` of these, rounded down.
+    pub const fn percent(self, percent: u64) -> Self {
+        Self(self.0.saturating_mul(percent) / 100)
     }
 
     /// The memory these blocks take at `per_token` bytes of KV a token.
@@ -242,6 +267,61 @@ impl KvBytes {
     pub const fn get(self) -> u64 {
         self.0
     }
+
+    /// So many times as many bytes.
+    pub const fn times(self, count: u64) -> Self {
+        Self(self.0.saturating_mul(count))
+    }
+}
+
+/// KV memory over time, in byte-microseconds: what an answer occupies is an integral.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct KvByteMicros(u128);
+
+impl KvByteMicros {
+    /// Nothing.
+    pub const ZERO: Self = Self(0);
+
+    /// So many byte-microseconds.
+    pub const fn new(byte_micros: u128) -> Self {
+        Self(byte_micros)
+    }
+
+    /// So many GiB-seconds.
+    pub fn from_gib_secs(gib_secs: u64) -> Self {
+        Self(u128::from(gib_secs) * (1_000_000 << 30))
+    }
+
+    /// `bytes` held for `span`.
+    pub fn of(bytes: KvBytes, span: Micros) -> Self {
+        Self(u128::from(bytes.0) * u128::from(span.0))
+    }
+
+    /// The number of byte-microseconds.
+    pub const fn get(self) -> u128 {
+        self.0
+    }
+}
+
+impl Add for KvByteMicros {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for KvByteMicros {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+/// Stops at zero: an amount is never negative.
+impl SubAssign for KvByteMicros {
+    fn sub_assign(&mut self, other: Self) {
+        self.0 = self.0.saturating_sub(other.0);
+    }
 }
 
 /// Service given to a tenant: tokens times their weight (Sheng et al., OSDI 2024, section 3).
@@ -268,6 +348,15 @@ impl Add for Service {
 
     fn add(self, other: Self) -> Self {
         Self(self.0.saturating_add(other.0))
+    }
+}
+
+/// Stops at zero: an amount is never negative.
+impl Sub for Service {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
     }
 }
 

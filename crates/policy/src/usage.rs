@@ -20,7 +20,13 @@ impl Usage {
     ///
     /// `W_f` of Sheng et al. (OSDI 2024, section 3) before the division by the tenant's weight.
     pub fn service(self, weights: Weights) -> Service {
-        (self.prompt - self.cached).weighted(weights.input) + self.output.weighted(weights.output)
+        let prompt = self.prompt - self.cached + self.cached.percent(weights.cached_percent);
+        prompt.weighted(weights.input) + self.output.weighted(weights.output)
+    }
+
+    /// The tokens that count against a rate of tokens per minute.
+    pub fn rated(self, weights: Weights) -> Tokens {
+        self.prompt - self.cached + self.cached.percent(weights.cached_percent) + self.output
     }
 }
 
@@ -31,6 +37,9 @@ pub struct Weights {
     pub input: u64,
     /// Service units per output token.
     pub output: u64,
+    /// What a cached prompt token counts, in per cent of one that is computed: for service and for
+    /// rates alike.
+    pub cached_percent: u64,
 }
 
 impl Default for Weights {
@@ -39,6 +48,7 @@ impl Default for Weights {
         Self {
             input: 1,
             output: 2,
+            cached_percent: 0,
         }
     }
 }

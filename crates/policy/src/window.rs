@@ -1,7 +1,14 @@
 //! What a replica may hold at once. Requests beyond it wait with us, where their order can still be
 //! chosen.
+//!
+//! Four bounds: sequences, the last few of them kept for tenants below their share; KV, up to a
+//! threshold by class; and prefill that no first token has answered yet, since that is what a
+//! newcomer's first token waits for.
 
-use crate::units::KvBlocks;
+use std::num::NonZeroU32;
+
+use crate::tenant::Class;
+use crate::units::{KvBlocks, Tokens};
 
 /// What a replica can hold, as it said when it came up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -12,89 +19,364 @@ pub struct Capacity {
     pub kv: KvBlocks,
 }
 
-/// Why a request must wait.
+/// A bound that is found by itself, or set.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Knob<T> {
+    /// Found by itself.
+    #[default]
+    Auto,
+    /// Set.
+    Fixed(T),
+}
+
+/// How the windows of a model are bounded.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Bounds {
+    /// Sequences at once. By itself: what the replica can hold, less while some of them wait inside
+    /// it.
+    pub concurrency: Knob<NonZeroU32>,
+    /// The last sequences, kept for tenants below their share. By itself: [`Bounds::HEADROOM`] per
+    /// cent.
+    pub headroom: Knob<u32>,
+    /// Prompt tokens in flight to their first token. By itself: as many as take as long as a step
+    /// without any, so that prefill at most doubles a step.
+    pub prefill: Knob<Tokens>,
+    /// KV by class.
+    pub thresholds: Thresholds,
+}
+
+impl Bounds {
+    /// Per cent of the sequences that are kept for tenants below their share, rounded up. What it
+    /// costs in throughput is less than its share of a step's cost, since a step's fixed part is
+    /// paid anyhow.
+    pub const HEADROOM: u32 = 3;
+
+    /// Windows smaller than this keep nothing back by themselves: one sequence would be too large a
+    /// part of them.
+    pub const HEADROOM_FROM: u32 = 16;
+
+    /// First in, first out hands everything on: the baseline, with nothing kept back.
+    pub const fn open() -> Self {
+        Self {
+            concurrency: Knob::Auto,
+            headroom: Knob::Fixed(0),
+            prefill: Knob::Fixed(Tokens::new(u64::MAX)),
+            thresholds: Thresholds {
+                reserved: 100,
+                standard: 100,
+                best_effort: 100,
+                best_effort_min: 0,
+            },
+        }
+    }
+
+    fn headroom(self, limit: u32) -> u32 {
+        match self.headroom {
+            Knob::Fixed(kept) => kept.min(limit.saturating_sub(1)),
+            Knob::Auto if limit < Self::HEADROOM_FROM => 0,
+            Knob::Auto => (limit * Self::HEADROOM).div_ceil(100),
+        }
+    }
+}
+
+/// Per cent of a replica's KV up to which each class is dispatched to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Thresholds {
+    /// For [`Class::Reserved`], within the tenant's own floor.
+    pub reserved: u8,
+    /// For [`Class::Standard`].
+    pub standard: u8,
+    /// For [`Class::BestEffort`].
+    pub best_effort: u8,
+    /// What best effort may always hold, as long as the standard threshold is not reached.
+    pub best_effort_min: u8,
+}
+
+impl Default for Thresholds {
+    /// Past about 95 per cent engines preempt and recompute whole prompts; that zone is never
+    /// entered on purpose.
+    fn default() -> Self {
+        Self {
+            reserved: 92,
+            standard: 85,
+            best_effort: 60,
+            best_effort_min: 5,
+        }
+    }
+}
+
+/// What a request asks of a window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ask {
+    /// Its tenant's promise.
+    pub class: Class,
+    /// KV it is expected to hold.
+    pub kv: KvBlocks,
+    /// Its prompt.
+    pub prompt: Tokens,
+    /// Whether its tenant has less than its share running.
+    pub below_share: bool,
+    /// Per cent of the KV set aside for its tenant.
+    pub floor: u8,
+    /// KV that its tenant's running requests are expected to hold.
+    pub tenant_kv: KvBlocks,
+}
+
+/// Why a request must wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Blocked {
-    /// As many sequences run as the replica can hold.
-    Sequences,
-    /// What it is expected to hold of KV does not fit beside the others.
+    /// What sequences are left are kept for tenants below their share.
+    Headroom,
+    /// As much prefill is in flight as a step can bear.
+    Prefill,
+    /// What it is expected to hold of KV passes the threshold of its class.
     Kv,
+    /// As many sequences run as may.
+    Sequences,
+}
+
+/// Why a window last changed its size.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Moved {
+    /// It has the size the replica came up with.
+    #[default]
+    Came,
+    /// Sequences waited inside the replica.
+    Shrank,
+    /// It was used up, and none waited inside the replica.
+    Grew,
+}
+
+impl Moved {
+    /// The reason as metrics spell it.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Came => "came_up",
+            Self::Shrank => "replica_queues",
+            Self::Grew => "used_up",
+        }
+    }
 }
 
 /// What one replica holds of what it may.
 ///
-/// Reservations are estimates: a sequence may outgrow its own, and the engine then preempts. But a
-/// request that is alone always fits, however large its estimate, since the door turned away what
+/// KV reservations are estimates: a sequence may outgrow its own, and the engine then preempts. But
+/// a request that is alone always fits, however large its estimate, since the door turned away what
 /// the pool cannot hold.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     capacity: Capacity,
+    bounds: Bounds,
+    /// Sequences that may be held. invariant: `1..=capacity.sequences`, or 0 before the replica is
+    /// up.
+    limit: u32,
+    moved: Moved,
+    held: Held,
+    /// KV blocks held, as the replica last said.
+    reported: KvBlocks,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Held {
     sequences: u32,
     kv: KvBlocks,
+    best_effort_kv: KvBlocks,
+    prefill: Tokens,
 }
 
 impl Window {
-    /// An empty window.
-    pub const fn new(capacity: Capacity) -> Self {
-        Self {
-            capacity,
+    /// The empty window of a replica that is not up yet.
+    pub fn new(bounds: Bounds) -> Self {
+        let capacity = Capacity {
             sequences: 0,
             kv: KvBlocks::ZERO,
+        };
+        let (moved, held, reported) = (Moved::Came, Held::default(), KvBlocks::ZERO);
+        Self {
+            capacity,
+            bounds,
+            limit: 0,
+            moved,
+            held,
+            reported,
         }
     }
 
-    /// Changes what may be held; what is held stays held.
-    pub const fn resize(&mut self, capacity: Capacity) {
+    /// The replica came up, with this capacity; what is held stays held.
+    pub fn resize(&mut self, capacity: Capacity) {
         self.capacity = capacity;
+        self.reported = KvBlocks::ZERO;
+        self.moved = Moved::Came;
+        self.limit = match self.bounds.concurrency {
+            Knob::Auto => capacity.sequences,
+            Knob::Fixed(limit) => limit.get().min(capacity.sequences),
+        };
     }
 
-    /// Whether `kv` more would fit, for one more sequence.
+    /// Takes in what the replica says of itself: how many of its sequences wait inside it, and what
+    /// KV it holds.
+    ///
+    /// Those that wait inside it would be better off with us, where they can be passed by; so it is
+    /// given that many less, and one more each time that it was full and none waited.
+    pub fn report(&mut self, waiting: u32, kv: KvBlocks) {
+        self.reported = kv;
+        if self.bounds.concurrency != Knob::Auto {
+            return;
+        }
+        if waiting > 0 {
+            let fewer = self.held.sequences.saturating_sub(waiting).max(1);
+            if fewer < self.limit {
+                (self.limit, self.moved) = (fewer, Moved::Shrank);
+            }
+        } else if self.held.sequences >= self.limit && self.limit < self.capacity.sequences {
+            (self.limit, self.moved) = (self.limit + 1, Moved::Grew);
+        }
+    }
+
+    /// Whether `ask` would fit, where `prefill` is what a step can bear by itself, if that is
+    /// known.
     ///
     /// # Errors
     /// What stands in the way.
-    pub fn room_for(&self, kv: KvBlocks) -> Result<(), Blocked> {
-        if self.sequences >= self.capacity.sequences {
+    pub fn room_for(&self, ask: &Ask, prefill: Option<Tokens>) -> Result<(), Blocked> {
+        if self.held.sequences >= self.limit {
             return Err(Blocked::Sequences);
         }
-        if self.sequences > 0 && self.kv + kv > self.capacity.kv {
+        if self.held.sequences == 0 {
+            return Ok(());
+        }
+        if self.occupancy() + ask.kv > self.ceiling(ask) {
             return Err(Blocked::Kv);
+        }
+        let kept = self.bounds.headroom(self.limit);
+        if self.held.sequences + kept >= self.limit && !ask.below_share {
+            return Err(Blocked::Headroom);
+        }
+        let bearable = self.prefill_max(prefill);
+        let in_flight = self.held.prefill;
+        if in_flight > Tokens::ZERO && bearable.is_some_and(|most| in_flight + ask.prompt > most) {
+            return Err(Blocked::Prefill);
         }
         Ok(())
     }
 
-    /// Holds `kv` for one more sequence.
-    pub fn hold(&mut self, kv: KvBlocks) {
-        self.sequences += 1;
-        self.kv += kv;
+    /// Whether any request of this class could fit.
+    pub fn is_open_to(&self, class: Class) -> bool {
+        let least = Ask {
+            class,
+            kv: KvBlocks::ZERO,
+            prompt: Tokens::ZERO,
+            below_share: true,
+            floor: 100,
+            tenant_kv: KvBlocks::ZERO,
+        };
+        self.room_for(&least, None).is_ok()
     }
 
-    /// Lets go of what [`Window::hold`] held.
+    /// Holds one more sequence.
+    pub fn hold(&mut self, class: Class, kv: KvBlocks, prompt: Tokens) {
+        self.held.sequences += 1;
+        self.held.kv += kv;
+        self.held.prefill += prompt;
+        if class == Class::BestEffort {
+            self.held.best_effort_kv += kv;
+        }
+    }
+
+    /// A prompt has been answered by its first token, or given up.
+    pub fn prefilled(&mut self, prompt: Tokens) {
+        self.held.prefill = self.held.prefill - prompt;
+    }
+
+    /// Lets go of what [`Window::hold`] held, but for the prompt, which [`Window::prefilled`] lets
+    /// go of.
     ///
     /// # Panics
     /// When nothing is held: a request ended twice.
-    pub fn release(&mut self, kv: KvBlocks) {
-        assert!(self.sequences > 0, "released a window that holds nothing");
-        self.sequences -= 1;
-        self.kv -= kv;
+    pub fn release(&mut self, class: Class, kv: KvBlocks) {
+        assert!(
+            self.held.sequences > 0,
+            "released a window that holds nothing"
+        );
+        self.held.sequences -= 1;
+        self.held.kv -= kv;
+        if class == Class::BestEffort {
+            self.held.best_effort_kv -= kv;
+        }
+        let empty = Held::default();
         debug_assert!(
-            self.sequences > 0 || self.kv == KvBlocks::ZERO,
-            "KV held for nobody"
+            self.held.sequences > 0 || self.held == empty,
+            "held for nobody: {self:?}"
         );
     }
 
     /// Sequences held.
     pub const fn sequences(&self) -> u32 {
-        self.sequences
+        self.held.sequences
     }
 
-    /// KV blocks held.
+    /// KV blocks reserved.
     pub const fn kv(&self) -> KvBlocks {
-        self.kv
+        self.held.kv
     }
 
-    /// What may be held.
+    /// KV blocks held: what is reserved, or what the replica says, whichever is more.
+    pub fn occupancy(&self) -> KvBlocks {
+        self.held.kv.max(self.reported)
+    }
+
+    /// Prompt tokens in flight to their first token.
+    pub const fn prefill(&self) -> Tokens {
+        self.held.prefill
+    }
+
+    /// Sequences that may be held.
+    pub const fn limit(&self) -> u32 {
+        self.limit
+    }
+
+    /// Sequences kept for tenants below their share.
+    pub fn headroom(&self) -> u32 {
+        self.bounds.headroom(self.limit)
+    }
+
+    /// Prompt tokens that may be in flight to their first token, where a step can bear `measured`
+    /// by itself; `None` is any number.
+    pub fn prefill_max(&self, measured: Option<Tokens>) -> Option<Tokens> {
+        match self.bounds.prefill {
+            Knob::Auto => measured,
+            Knob::Fixed(tokens) => Some(tokens).filter(|most| *most < Tokens::new(u64::MAX)),
+        }
+    }
+
+    /// Why it has the size it has.
+    pub const fn moved(&self) -> Moved {
+        self.moved
+    }
+
+    /// What could be held.
     pub const fn capacity(&self) -> Capacity {
         self.capacity
+    }
+
+    /// KV blocks up to which `ask` is let in.
+    fn ceiling(&self, ask: &Ask) -> KvBlocks {
+        let of = |percent: u8| self.capacity.kv.percent(u64::from(percent));
+        let thresholds = self.bounds.thresholds;
+        match ask.class {
+            Class::Standard => of(thresholds.standard),
+            Class::Reserved if ask.tenant_kv + ask.kv <= of(ask.floor) => of(thresholds.reserved),
+            Class::Reserved => of(thresholds.standard),
+            Class::BestEffort => {
+                let within_min =
+                    self.held.best_effort_kv + ask.kv <= of(thresholds.best_effort_min);
+                of(if within_min {
+                    thresholds.standard
+                } else {
+                    thresholds.best_effort
+                })
+            }
+        }
     }
 }
 
@@ -102,33 +384,157 @@ impl Window {
 mod tests {
     use super::*;
 
-    fn window() -> Window {
-        Window::new(Capacity {
-            sequences: 2,
-            kv: KvBlocks::new(10),
-        })
+    fn window(bounds: Bounds, sequences: u32, kv: u64) -> Window {
+        let mut window = Window::new(bounds);
+        window.resize(Capacity {
+            sequences,
+            kv: KvBlocks::new(kv),
+        });
+        window
+    }
+
+    fn ask(class: Class, kv: u64) -> Ask {
+        Ask {
+            class,
+            kv: KvBlocks::new(kv),
+            prompt: Tokens::new(100),
+            below_share: false,
+            floor: 0,
+            tenant_kv: KvBlocks::ZERO,
+        }
+    }
+
+    fn hold(window: &mut Window, class: Class, kv: u64) {
+        window.hold(class, KvBlocks::new(kv), Tokens::ZERO);
     }
 
     #[test]
-    fn sequences_and_blocks_both_bound_what_is_held() {
-        let mut window = window();
-        window.hold(KvBlocks::new(6));
-        assert_eq!(window.room_for(KvBlocks::new(5)), Err(Blocked::Kv));
-        assert_eq!(window.room_for(KvBlocks::new(4)), Ok(()));
-        window.hold(KvBlocks::new(1));
-        assert_eq!(window.room_for(KvBlocks::new(1)), Err(Blocked::Sequences));
+    fn each_class_is_let_in_up_to_its_own_threshold() {
+        let mut window = window(Bounds::default(), 10, 100);
+        hold(&mut window, Class::Standard, 59);
+        assert_eq!(window.room_for(&ask(Class::BestEffort, 1), None), Ok(()));
+        hold(&mut window, Class::Standard, 1);
+        assert_eq!(
+            window.room_for(&ask(Class::BestEffort, 6), None),
+            Err(Blocked::Kv)
+        );
+        assert_eq!(
+            window.room_for(&ask(Class::BestEffort, 5), None),
+            Ok(()),
+            "its minimum"
+        );
+        assert_eq!(window.room_for(&ask(Class::Standard, 25), None), Ok(()));
+        assert_eq!(
+            window.room_for(&ask(Class::Standard, 26), None),
+            Err(Blocked::Kv)
+        );
+        let reserved = Ask {
+            floor: 40,
+            ..ask(Class::Reserved, 32)
+        };
+        assert_eq!(window.room_for(&reserved, None), Ok(()));
+        let over_floor = Ask {
+            tenant_kv: KvBlocks::new(9),
+            ..reserved
+        };
+        assert_eq!(window.room_for(&over_floor, None), Err(Blocked::Kv));
+        let too_much = Ask {
+            floor: 100,
+            ..ask(Class::Reserved, 33)
+        };
+        assert_eq!(
+            window.room_for(&too_much, None),
+            Err(Blocked::Kv),
+            "never past 92"
+        );
+    }
+
+    #[test]
+    fn what_the_replica_says_counts_where_it_is_more_than_was_reserved() {
+        let mut window = window(Bounds::default(), 10, 100);
+        hold(&mut window, Class::Standard, 10);
+        window.report(0, KvBlocks::new(84));
+        assert_eq!(
+            window.room_for(&ask(Class::Standard, 2), None),
+            Err(Blocked::Kv)
+        );
+        assert_eq!(window.room_for(&ask(Class::Standard, 1), None), Ok(()));
+    }
+
+    #[test]
+    fn the_last_sequences_are_kept_for_tenants_below_their_share() {
+        let mut window = window(Bounds::default(), 64, 10_000);
+        for _ in 0..62 {
+            assert_eq!(window.room_for(&ask(Class::Standard, 1), None), Ok(()));
+            hold(&mut window, Class::Standard, 1);
+        }
+        assert_eq!(
+            window.room_for(&ask(Class::Standard, 1), None),
+            Err(Blocked::Headroom)
+        );
+        let below = Ask {
+            below_share: true,
+            ..ask(Class::Standard, 1)
+        };
+        assert_eq!(window.room_for(&below, None), Ok(()));
+    }
+
+    #[test]
+    fn prefill_in_flight_is_bounded_but_never_to_nothing() {
+        let mut window = window(Bounds::default(), 64, 10_000);
+        let bearable = Some(Tokens::new(250));
+        hold(&mut window, Class::Standard, 1);
+        assert_eq!(
+            window.room_for(&ask(Class::Standard, 1), Some(Tokens::new(10))),
+            Ok(())
+        );
+        window.hold(Class::Standard, KvBlocks::new(1), Tokens::new(100));
+        assert_eq!(window.room_for(&ask(Class::Standard, 1), bearable), Ok(()));
+        window.hold(Class::Standard, KvBlocks::new(1), Tokens::new(100));
+        assert_eq!(
+            window.room_for(&ask(Class::Standard, 1), bearable),
+            Err(Blocked::Prefill)
+        );
+        window.prefilled(Tokens::new(100));
+        assert_eq!(window.room_for(&ask(Class::Standard, 1), bearable), Ok(()));
+    }
+
+    #[test]
+    fn it_shrinks_while_sequences_wait_inside_and_grows_back_when_used_up() {
+        let mut window = window(Bounds::default(), 10, 1_000);
+        for _ in 0..10 {
+            hold(&mut window, Class::Standard, 1);
+        }
+        window.report(3, KvBlocks::ZERO);
+        assert_eq!((window.limit(), window.moved()), (7, Moved::Shrank));
+        for _ in 0..3 {
+            window.release(Class::Standard, KvBlocks::new(1));
+        }
+        window.report(0, KvBlocks::ZERO);
+        assert_eq!((window.limit(), window.moved()), (8, Moved::Grew));
+        window.report(0, KvBlocks::ZERO);
+        assert_eq!(
+            window.limit(),
+            8,
+            "it does not grow while it is not used up"
+        );
     }
 
     #[test]
     fn a_request_that_is_alone_fits_whatever_it_is_expected_to_grow_to() {
-        assert_eq!(window().room_for(KvBlocks::new(1_000)), Ok(()));
+        let window = window(Bounds::default(), 4, 10);
+        assert_eq!(
+            window.room_for(&ask(Class::BestEffort, 1_000), None),
+            Ok(())
+        );
     }
 
     #[test]
     fn what_was_held_is_given_back_whole() {
-        let mut window = window();
-        window.hold(KvBlocks::new(6));
-        window.release(KvBlocks::new(6));
-        assert_eq!((window.sequences(), window.kv()), (0, KvBlocks::ZERO));
+        let mut window = window(Bounds::default(), 4, 10);
+        window.hold(Class::BestEffort, KvBlocks::new(6), Tokens::new(9));
+        window.prefilled(Tokens::new(9));
+        window.release(Class::BestEffort, KvBlocks::new(6));
+        assert_eq!(window.held, Held::default());
     }
 }

@@ -31,6 +31,8 @@ const DETERMINISTIC: &[&str] = &["crates/policy/", "crates/sim/"];
 const CLOCKS: &[&str] = &[
     "crates/server/src/clock.rs",
     "crates/engine/src/clock.rs",
+    "crates/bench/src/clock.rs",
+    "crates/policy/benches/",
     "crates/cli/",
 ];
 const NO_CLOCK: &str = "time comes from server::clock or as an argument";

@@ -149,7 +149,7 @@ fn the_end_of_a_turn_is_counted_and_not_shown() {
 struct Unheard;
 
 impl Observer for Unheard {
-    fn stepped(&mut self, _: &[Served]) {}
+    fn stepped(&mut self, _: &[Served], _: tollgate_policy::engine::Gauges) {}
 
     fn ended(&mut self, _: RequestId, _: EngineEnding, _: Usage) {}
 

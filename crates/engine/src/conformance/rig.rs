@@ -370,7 +370,7 @@ impl Output for Sink {
 }
 
 impl Observer for Tap {
-    fn stepped(&mut self, served: &[Served]) {
+    fn stepped(&mut self, served: &[Served], _: engine::Gauges) {
         drop(lock(&self.hold));
         self.say(Event::Stepped(served.to_vec()));
     }

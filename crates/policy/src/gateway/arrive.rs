@@ -2,35 +2,22 @@
 
 use super::end::{Ended, Stranger};
 use super::event::{Effect, Refusal};
-use super::{Drain, Gateway, Levels};
+use super::{Drain, Gateway, Pool};
 use crate::admission::{self, Grant, Machine};
-use crate::fair::Waiting;
+use crate::fair::{Policy, Waiting};
 use crate::ids::{RequestId, TenantId, position};
 use crate::outcome::{Outcome, Rejection};
+use crate::quota::{Cost, Refused, Reservation};
 use crate::request::{Arrival, Request, Stage};
-use crate::tenant::Limits;
-use crate::units::{Micros, Time};
+use crate::retry::RetryBudget;
+use crate::tenant::Class;
+use crate::units::{KvByteMicros, Micros, Time, Tokens};
 
 /// What a client is told to wait where nothing has been measured yet.
 const WAIT_GUESS: Micros = Micros::from_secs(1);
 
 /// The longest wait a client is told: past it, an estimate says nothing any more.
 const WAIT_MAX: Micros = Micros::from_secs(60);
-
-/// A rejection, and how long until another try could go better.
-struct Rejected {
-    rejection: Rejection,
-    wait: Option<Micros>,
-}
-
-impl From<Rejection> for Rejected {
-    fn from(rejection: Rejection) -> Self {
-        Self {
-            rejection,
-            wait: None,
-        }
-    }
-}
 
 impl Gateway {
     pub(super) fn arrive(&mut self, arrival: Arrival, now: Time) {
@@ -42,26 +29,21 @@ impl Gateway {
             ..
         } = arrival;
         match self.try_admit(arrival, now) {
-            Ok(grant) => {
-                self.enqueue(arrival, grant, now);
+            Ok((grant, reservation)) => {
+                self.retries.admitted(arrival.retry, now);
+                self.enqueue(arrival, grant, reservation, now);
                 self.fill(model, now);
             }
-            Err(Rejected { rejection, wait }) => {
+            Err(Refused { rejection, wait }) => {
                 let outcome = Outcome::Rejected(rejection);
                 self.refuse((id, tenant), outcome, wait, now);
                 let (tenant, model) = (Some(tenant), Some(model));
-                self.end(
-                    Ended::at_the_door(
-                        id,
-                        Stranger {
-                            tenant,
-                            model,
-                            received,
-                        },
-                        outcome,
-                    ),
-                    now,
-                );
+                let stranger = Stranger {
+                    tenant,
+                    model,
+                    received,
+                };
+                self.end(Ended::at_the_door(id, stranger, outcome), now);
             }
         }
     }
@@ -87,46 +69,81 @@ impl Gateway {
         }));
     }
 
-    fn try_admit(&mut self, arrival: Arrival, now: Time) -> Result<Grant, Rejected> {
-        let context = self.pool(arrival.model).model.context;
-        let limits = self.tenants.tenant(arrival.tenant).limits.clone();
-        let grant = admission::fit(arrival.prompt, arrival.output_max, context, &limits)?;
-        let machine = self.machine(&arrival, grant);
-        let (wait, max_wait) = (self.wait_hint(arrival.model, now), self.max_wait(&arrival));
-        let levels = self.levels(arrival.tenant, now);
-        levels.take(&limits, now)?;
-        if let Err(rejection) = machine.admit(max_wait) {
-            levels.give_back();
-            return Err(Rejected { rejection, wait });
-        }
-        Ok(grant)
-    }
-
-    fn machine(&self, arrival: &Arrival, grant: Grant) -> Machine {
+    fn try_admit(&mut self, arrival: Arrival, now: Time) -> Result<(Grant, Reservation), Refused> {
+        let expected = self.levels(arrival.tenant, now).expected_output();
+        let tenant = self.tenants.tenant(arrival.tenant);
+        let (class, limits) = (tenant.class, tenant.limits.clone());
         let pool = &self.pools[position(arrival.model.get())];
-        let kv = grant.expected.blocks();
-        if self.drain != Drain::No {
-            Machine::Draining
-        } else if !self.has_replica(arrival.model, |health| health.retry_at().is_none()) {
-            Machine::NoReplica
-        } else if pool.queue.is_empty() && self.choose_replica(arrival.model, kv).is_some() {
-            Machine::Room
-        } else if pool.queue.is_full() {
-            Machine::Full
-        } else {
-            Machine::Busy {
-                ahead: pool.rate.time_for(pool.queue.work()),
+        let (prompt, asked) = (arrival.prompt, arrival.output_max);
+        let grant = admission::fit(prompt, asked, expected, pool.model.context, &limits).map_err(
+            |rejection| Refused {
+                rejection,
+                wait: None,
+            },
+        )?;
+        let cost = pool.cost(prompt, grant, now);
+        let reservation = self
+            .levels(arrival.tenant, now)
+            .reserve(&limits, cost, now)?;
+        let verdict = self.within_retries(&arrival, class, now).and_then(|()| {
+            let machine = self.machine(&arrival, grant);
+            let rejected = machine.admit(self.max_wait(&arrival));
+            rejected.map_err(|rejection| Refused {
+                rejection,
+                wait: self.wait_hint(&arrival, now),
+            })
+        });
+        match verdict {
+            Ok(()) => Ok((grant, reservation)),
+            Err(refused) => {
+                self.levels(arrival.tenant, now).cancel(reservation);
+                Err(refused)
             }
         }
     }
 
-    fn enqueue(&mut self, arrival: Arrival, grant: Grant, now: Time) {
-        let waiting = Waiting {
-            id: arrival.id,
-            tenant: arrival.tenant,
-            work: grant.expected,
-            deadline: now + self.max_wait(&arrival),
-        };
+    fn within_retries(&self, arrival: &Arrival, class: Class, now: Time) -> Result<(), Refused> {
+        if !arrival.retry || class == Class::Reserved || self.retries.allows(now) {
+            return Ok(());
+        }
+        Err(Refused {
+            rejection: Rejection::RetryBudget,
+            wait: Some(RetryBudget::WAIT),
+        })
+    }
+
+    fn machine(&self, arrival: &Arrival, grant: Grant) -> Machine {
+        let pool = &self.pools[position(arrival.model.get())];
+        let waiting = self.waiting(arrival, grant, Time::START);
+        if self.drain != Drain::No {
+            Machine::Draining
+        } else if !self.has_replica(arrival.model, |health| health.retry_at().is_none()) {
+            Machine::NoReplica
+        } else if pool.queue.is_full() {
+            Machine::Full
+        } else if self.would_go(pool, &waiting) {
+            Machine::Room
+        } else if pool.queue.is_full_for(arrival.tenant, waiting.weight) {
+            Machine::Full
+        } else {
+            let ahead = pool.queue.ahead_of(arrival.tenant, waiting.weight);
+            Machine::Busy {
+                ahead: pool.rate.time_for(ahead),
+            }
+        }
+    }
+
+    /// Whether a newcomer would be dispatched at once. Those that wait could not be, or would have
+    /// been; so under a fair policy it passes them, and under first in, first out it does not.
+    fn would_go(&self, pool: &Pool, waiting: &Waiting) -> bool {
+        let first = pool.queue.is_empty() || pool.queue.policy() != Policy::Fifo;
+        let holding = pool.queue.holding(waiting.tenant);
+        first && pool.patient().is_none() && self.choose_replica(pool, waiting, holding).is_ok()
+    }
+
+    fn enqueue(&mut self, arrival: Arrival, grant: Grant, reservation: Reservation, now: Time) {
+        let deadline = now + self.max_wait(&arrival);
+        let waiting = self.waiting(&arrival, grant, deadline);
         let pushed = self.pool(arrival.model).queue.push(waiting);
         debug_assert!(
             pushed.is_ok(),
@@ -137,42 +154,74 @@ impl Gateway {
             model: arrival.model,
             received: arrival.received,
             output_max: grant.output_max,
-            kv: grant.expected.blocks(),
+            class: waiting.class,
+            prompt: arrival.prompt,
+            kv: waiting.kv,
+            reservation,
             stage: Stage::Queued,
         };
         self.requests.insert(arrival.id, request);
+    }
+
+    fn waiting(&self, arrival: &Arrival, grant: Grant, deadline: Time) -> Waiting {
+        let tenant = self.tenants.tenant(arrival.tenant);
+        let queue = &self.pools[position(arrival.model.get())].queue;
+        Waiting {
+            id: arrival.id,
+            tenant: arrival.tenant,
+            class: tenant.class,
+            weight: tenant.weight,
+            floor: tenant.floor,
+            prompt: arrival.prompt,
+            work: grant.expected,
+            kv: grant.expected.blocks(),
+            prepay: queue.prepay(
+                arrival.prompt,
+                grant.expected - arrival.prompt,
+                self.weights,
+            ),
+            deadline,
+        }
     }
 
     fn max_wait(&self, arrival: &Arrival) -> Micros {
         let own = self.pools[position(arrival.model.get())].model.max_wait;
         own.unwrap_or_else(|| self.tenants.tenant(arrival.tenant).class.max_wait())
     }
+
+    /// How long a refused request should stay away: until what is ahead of it has gone, or a
+    /// replica is back.
+    pub(super) fn wait_hint(&self, arrival: &Arrival, now: Time) -> Option<Micros> {
+        let pool = &self.pools[position(arrival.model.get())];
+        let own = self
+            .replicas
+            .iter()
+            .filter(|replica| replica.model == arrival.model);
+        let back = own
+            .filter_map(|replica| Some(replica.health.retry_at()?.since(now)))
+            .min();
+        let weight = self.tenants.tenant(arrival.tenant).weight;
+        let ahead = pool.queue.ahead_of(arrival.tenant, weight);
+        pool.rate.time_for(ahead).max(back)
+    }
 }
 
-impl Levels {
-    /// Takes all that one request takes of its tenant's limits, or nothing.
-    fn take(&mut self, limits: &Limits, now: Time) -> Result<(), Rejected> {
-        if limits
-            .concurrency
-            .is_some_and(|most| self.in_flight >= most.get())
-        {
-            return Err(Rejection::Concurrency.into());
-        }
-        if let Some(bucket) = &mut self.requests {
-            bucket.take(now).map_err(|wait| Rejected {
-                rejection: Rejection::RequestRate,
-                wait: Some(wait),
-            })?;
-        }
-        self.in_flight += 1;
-        Ok(())
-    }
-
-    /// Undoes [`Levels::take`] for a request that capacity refused.
-    pub(super) fn give_back(&mut self) {
-        self.in_flight -= 1;
-        if let Some(bucket) = &mut self.requests {
-            bucket.give_back();
+impl Pool {
+    /// What a request costs its tenant's levels, at the pace that was measured.
+    fn cost(&self, prompt: Tokens, grant: Grant, now: Time) -> Cost {
+        let output = grant.expected - prompt;
+        let bytes = self
+            .model
+            .kv_per_token
+            .times((prompt + output.half()).get());
+        let span = self
+            .tpot
+            .estimate(self.model.target, now)
+            .times(output.get());
+        Cost {
+            prompt,
+            output,
+            kv: KvByteMicros::of(bytes, span),
         }
     }
 }

@@ -106,43 +106,66 @@ impl Gateway {
             (None, None) => unreachable!("{id:?} ended twice"),
         };
         if let Some(request) = &request {
-            self.settle(id, request, outcome);
+            self.settle(request, &record);
         }
         // Told after it was settled, its client sees the quota that was given back.
         if let (Some(request), true) = (&request, untold) {
-            let wait = self.wait_hint(request.model, now);
+            let wait = self.pool(request.model).time_for_queue();
             self.refuse((id, request.tenant), outcome, wait, now);
         }
         self.effects.push_back(Effect::Record(record));
+        if let (Some(model), Some(tpot), Outcome::Completed(_)) =
+            (record.model, record.tpot(), outcome)
+        {
+            self.pool(model).tpot.record(tpot, now);
+        }
         if let Some(request) = request {
             self.fill(request.model, now);
         }
     }
 
-    fn settle(&mut self, id: RequestId, request: &Request, outcome: Outcome) {
+    fn settle(&mut self, request: &Request, record: &Record) {
+        let Record {
+            id,
+            outcome,
+            usage,
+            ended: now,
+            ..
+        } = *record;
         let levels = &mut self.levels[position(request.tenant.get())];
         match outcome {
             // Capacity refused it after all, so the contract is not spent.
-            Outcome::Evicted(_) => levels.give_back(),
+            Outcome::Evicted(_) => levels.cancel(request.reservation),
             Outcome::Completed(_)
             | Outcome::ClientGone(_)
             | Outcome::Rejected(_)
             | Outcome::ReplicaFailed(_)
             | Outcome::Fenced(_)
-            | Outcome::Bug => levels.in_flight -= 1,
+            | Outcome::Bug => levels.settle(request.reservation, usage.rated(self.weights)),
+        }
+        if matches!(outcome, Outcome::Completed(_)) {
+            levels.learn(usage.output);
         }
         match request.stage {
             Stage::Queued => {
-                self.pool(request.model).queue.remove(id);
+                self.pool(request.model).queue.remove(id, now);
             }
-            Stage::Running(running) => self.vacate(id, request, running),
+            Stage::Running(running) => self.vacate(id, request, running, now),
         }
     }
 
-    fn vacate(&mut self, id: RequestId, request: &Request, running: Running) {
+    fn vacate(&mut self, id: RequestId, request: &Request, running: Running, now: Time) {
         self.fences.remove(&(running.fence, id));
-        self.replica(running.replica).window.release(request.kv);
+        let window = &mut self.replica(running.replica).window;
+        if !running.prefilled {
+            window.prefilled(request.prompt);
+        }
+        window.release(request.class, request.kv);
+        if window.sequences() == 0 {
+            self.replica(running.replica).steps.pause();
+        }
         let pool = self.pool(request.model);
+        pool.queue.end(id, now);
         pool.running -= 1;
         if pool.running == 0 {
             pool.rate.idle();

@@ -5,8 +5,9 @@ use crate::ids::{ModelId, ReplicaId, RequestId, TenantId};
 use crate::outcome::{EngineEnding, Outcome};
 use crate::request::{Arrival, ClientEnding};
 use crate::route::Because;
-use crate::units::{Micros, Time, Tokens};
-use crate::usage::Usage;
+use crate::tenant::Tenant;
+use crate::units::{KvBlocks, Micros, Time, Tokens};
+use crate::usage::{Usage, Weights};
 use crate::window::Capacity;
 
 /// Something that happened.
@@ -36,6 +37,8 @@ pub enum Event {
         replica: ReplicaId,
         /// For whom.
         served: Vec<Served>,
+        /// What the replica says of itself after it.
+        report: Report,
     },
     /// The engine is done with a request that it was given.
     EngineEnded {
@@ -65,6 +68,8 @@ pub enum Event {
         /// Which.
         replica: ReplicaId,
     },
+    /// The configuration has changed: who may call, and what they may have.
+    Reconfigured(Box<Tenancy>),
     /// The gateway is to go away.
     Drain {
         /// How long what runs may take to finish.
@@ -72,6 +77,26 @@ pub enum Event {
     },
     /// The time that `next_wake` named has come.
     Wake,
+}
+
+/// What a replica says of itself.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Report {
+    /// Requests that it was given and that wait inside it.
+    pub waiting: u32,
+    /// KV blocks it holds.
+    pub kv: KvBlocks,
+}
+
+/// Who may call, and what they may have.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Tenancy {
+    /// Those that are named.
+    pub tenants: Vec<Tenant>,
+    /// What one gets that a trusted header names.
+    pub template: Tenant,
+    /// What a token counts.
+    pub weights: Weights,
 }
 
 /// What one request was served in a step.
@@ -152,6 +177,8 @@ pub struct Refusal {
 pub struct Quota {
     /// Of its requests per minute.
     pub requests: Option<Level>,
+    /// Of its tokens per minute.
+    pub tokens: Option<Level>,
 }
 
 /// How a request ended, for the ledger, the metrics and the log alike.

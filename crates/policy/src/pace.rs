@@ -1,0 +1,214 @@
+//! How a pool runs, measured: what its tokens cost in time, and how sure that is.
+//!
+//! Two users: quota asks how long an answer will hold its KV, so that a pool that slows down
+//! tightens admission; the window asks how much prefill a step can bear. A measurement that is old
+//! falls to the safe side.
+
+use std::collections::VecDeque;
+
+use crate::units::{Micros, Time, Tokens};
+
+/// What is taken for the time of an output token until there is a measurement, and the middle of
+/// what is believed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Target {
+    /// The time between two tokens that is promised.
+    pub tpot: Micros,
+}
+
+impl Default for Target {
+    fn default() -> Self {
+        Self {
+            tpot: Micros::from_millis(100),
+        }
+    }
+}
+
+/// The time per output token of the answers that ended lately.
+#[derive(Clone, Debug, Default)]
+pub struct Tpot {
+    /// In order of time. invariant: at most [`Tpot::MEMORY`] of them, none older than
+    /// [`Tpot::WINDOW`] before the newest.
+    seen: VecDeque<(Time, Micros)>,
+    /// invariant: the 95th percentile of `seen`, which is asked for more often than it changes.
+    p95: Micros,
+}
+
+impl Tpot {
+    /// Answers remembered.
+    const MEMORY: usize = 256;
+
+    /// How far back a measurement reaches.
+    const WINDOW: Micros = Micros::from_secs(30);
+
+    /// Age past which a measurement says nothing any more.
+    const STALE: Micros = Micros::from_secs(60);
+
+    /// An answer ended, with this mean time between its tokens.
+    pub fn record(&mut self, tpot: Micros, now: Time) {
+        if self.seen.len() == Self::MEMORY {
+            self.seen.pop_front();
+        }
+        self.seen.push_back((now, tpot));
+        while self
+            .seen
+            .front()
+            .is_some_and(|(at, _)| now.since(*at) > Self::WINDOW)
+        {
+            self.seen.pop_front();
+        }
+        let mut sorted: Vec<_> = self.seen.iter().map(|(_, tpot)| *tpot).collect();
+        let rank = (sorted.len() * 95).div_ceil(100).saturating_sub(1);
+        let (_, p95, _) = sorted.select_nth_unstable(rank);
+        self.p95 = *p95;
+    }
+
+    /// The time per output token to expect: the measured 95th percentile, between `target` and four
+    /// times it.
+    ///
+    /// Measured, so that a slowing pool tightens admission; clamped, so that one sick replica
+    /// cannot freeze it. Where nothing was measured it is the target; where it is too long ago,
+    /// twice the target: the safe side.
+    pub fn estimate(&self, target: Target, now: Time) -> Micros {
+        let Some((last, _)) = self.seen.back() else {
+            return target.tpot;
+        };
+        if now.since(*last) > Self::STALE {
+            return target.tpot.times(2);
+        }
+        self.p95.clamp(target.tpot, target.tpot.times(4))
+    }
+}
+
+/// What the steps of an engine cost, taken apart: a step without prefill, and each prefilled token
+/// on top.
+///
+/// Both are averages that forget: each new measurement moves them by an eighth. Until both are
+/// known, nothing is said.
+#[derive(Clone, Debug, Default)]
+pub struct Steps {
+    /// A step that decodes only, in microseconds times [`Steps::SCALE`].
+    decode: Option<u64>,
+    /// One token of prefill, likewise.
+    prefill: Option<u64>,
+    /// When the last step ended, where the next one began at once.
+    last: Option<Time>,
+}
+
+impl Steps {
+    /// A token of prefill takes less than a microsecond on a fast engine.
+    const SCALE: u64 = 1_024;
+
+    /// A step ended that prefilled so many tokens.
+    pub fn record(&mut self, prefilled: Tokens, now: Time) {
+        let Some(last) = self.last.replace(now) else {
+            return;
+        };
+        let span = now.since(last).get().saturating_mul(Self::SCALE);
+        if prefilled == Tokens::ZERO {
+            blend(&mut self.decode, span);
+        } else if let Some(decode) = self.decode {
+            blend(
+                &mut self.prefill,
+                span.saturating_sub(decode) / prefilled.get(),
+            );
+        }
+    }
+
+    /// The engine has nothing to do; the time until its next step is not the step's.
+    pub fn pause(&mut self) {
+        self.last = None;
+    }
+
+    /// Prefilled tokens that take as long as one step of decoding: with them a step is twice as
+    /// long.
+    pub fn prefill_per_step(&self) -> Option<Tokens> {
+        let tokens = self.decode?.checked_div(self.prefill?)?;
+        Some(Tokens::new(tokens))
+    }
+}
+
+/// Moves an average by an eighth towards `new`, which counts for four times the average at most: a
+/// pause that was taken for a step, or a machine that stood still, is no measurement.
+fn blend(average: &mut Option<u64>, new: u64) {
+    *average = Some(average.map_or(new, |old| {
+        let new = new.min(old.saturating_mul(4).max(1));
+        old.saturating_mul(7).saturating_add(new).div_ceil(8)
+    }));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn at(millis: u64) -> Time {
+        Time::START + Micros::from_millis(millis)
+    }
+
+    const TARGET: Target = Target {
+        tpot: Micros::from_millis(50),
+    };
+
+    #[test]
+    fn a_pool_that_slows_down_is_believed_up_to_a_bound() {
+        let mut tpot = Tpot::default();
+        assert_eq!(tpot.estimate(TARGET, at(0)), Micros::from_millis(50));
+        for n in 0..20 {
+            tpot.record(Micros::from_millis(120), at(n));
+        }
+        assert_eq!(tpot.estimate(TARGET, at(20)), Micros::from_millis(120));
+        tpot.record(Micros::from_secs(60), at(21));
+        assert_eq!(
+            tpot.estimate(TARGET, at(21)),
+            Micros::from_millis(120),
+            "one is no percentile"
+        );
+        for n in 30..60 {
+            tpot.record(Micros::from_secs(60), at(n));
+        }
+        assert_eq!(tpot.estimate(TARGET, at(60)), Micros::from_millis(200));
+    }
+
+    #[test]
+    fn a_fast_pool_is_not_believed_to_be_faster_than_promised() {
+        let mut tpot = Tpot::default();
+        tpot.record(Micros::from_millis(1), at(0));
+        assert_eq!(tpot.estimate(TARGET, at(0)), Micros::from_millis(50));
+    }
+
+    #[test]
+    fn an_old_measurement_falls_to_the_safe_side() {
+        let mut tpot = Tpot::default();
+        tpot.record(Micros::from_millis(60), at(0));
+        assert_eq!(tpot.estimate(TARGET, at(60_000)), Micros::from_millis(60));
+        assert_eq!(tpot.estimate(TARGET, at(60_001)), Micros::from_millis(100));
+    }
+
+    #[test]
+    fn what_a_step_costs_is_taken_apart() {
+        let mut steps = Steps::default();
+        assert_eq!(steps.prefill_per_step(), None);
+        steps.record(Tokens::ZERO, at(0));
+        steps.record(Tokens::ZERO, at(20));
+        steps.record(Tokens::new(120), at(50));
+        assert_eq!(steps.prefill_per_step(), Some(Tokens::new(240)));
+        steps.record(Tokens::new(120), at(5_050));
+        let after = steps.prefill_per_step().unwrap();
+        assert!(
+            after > Tokens::new(150),
+            "one stall of 5 s makes {after} of 240"
+        );
+        for n in 0..30 {
+            steps.record(Tokens::new(120), at(5_080 + 30 * n));
+        }
+        let mended = steps.prefill_per_step().unwrap().get();
+        assert!((235..=240).contains(&mended), "{mended}");
+        steps.pause();
+        steps.record(Tokens::ZERO, at(9_000));
+        assert_eq!(
+            steps.prefill_per_step(),
+            Some(Tokens::new(mended)),
+            "idle time is no step"
+        );
+    }
+}
