@@ -1,0 +1,32 @@
+//! Honest load: requests are sent when they are due, whatever became of those before them.
+//!
+//! Latency counts from the intended send, so that a client that falls behind does not hide it. A
+//! run whose own lateness is too large, or that meets a bound of its own, is invalid and says so.
+//! What the numbers should be is not decided here.
+
+pub mod args;
+mod calibrate;
+mod clock;
+mod connections;
+mod exchange;
+pub mod flood;
+mod machine;
+mod pace;
+mod plot;
+mod reply;
+mod report;
+mod rows;
+mod run;
+mod spec;
+mod summary;
+mod table;
+
+pub use machine::Machine;
+pub use plot::{Frontier, Point, Series};
+pub use report::{Header, Report};
+pub use rows::{Ending, Failure, Row};
+pub use run::{BenchError, Progress, run};
+pub use spec::{
+    Endpoint, EndpointError, Identity, Key, Reply, Source, Spec, TenantSpec, Timing, Tokenizer,
+};
+pub use summary::{Latencies, Slip, TenantSummary, Totals, Validity, WindowP99};

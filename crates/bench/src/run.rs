@@ -1,0 +1,406 @@
+//! A run from its specification to its report.
+//!
+//! Three parts that never wait for one another: the pacer's thread hands requests on when they are
+//! due, the runtime's threads send them and read the answers, the caller's thread collects rows.
+
+use std::io;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::ops::ControlFlow;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::Duration;
+
+use hyper::header::HeaderMap;
+use tokio::net::TcpStream;
+use tokio::runtime::{Builder, Handle, Runtime};
+use tokio_util::sync::CancellationToken;
+use tokio_util::task::TaskTracker;
+use tollgate_policy::units::{Micros, Time};
+use tollgate_sim::workload::{Arrival, Workload, WorkloadError};
+
+use crate::calibrate::{PROBE_BYTES, Prompts, filler};
+use crate::clock::{Clock, unix_secs};
+use crate::connections::Connections;
+use crate::exchange::{Asker, Session, exchange, headers};
+use crate::pace::pace;
+use crate::reply::Window;
+use crate::report::Report;
+use crate::rows::{Ending, Row, RowFile};
+use crate::spec::{Endpoint, Identity, Source, Spec};
+
+/// As many requests may be open at once. Far above what any engine serves: it guards the machine
+/// that sends, and a run that meets it is invalid.
+pub(crate) const IN_FLIGHT_MAX: usize = 16_384;
+
+/// More threads than this send no faster.
+const THREADS_MAX: usize = 256;
+
+/// How often the one who waits hears how far it is.
+const PROGRESS_EVERY: Micros = Micros::from_secs(1);
+
+/// How long an endpoint may take to accept the first connection, and to answer a probe.
+const PROBE_WAIT: Duration = Duration::from_secs(30);
+
+/// How far a run is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Time since its start.
+    pub at: Time,
+    /// Requests open now.
+    pub open: usize,
+    /// Requests completed so far.
+    pub completed: u64,
+    /// Requests refused so far.
+    pub refused: u64,
+    /// Requests that failed so far.
+    pub failed: u64,
+}
+
+/// Why there is no report.
+#[derive(Debug, thiserror::Error)]
+pub enum BenchError {
+    /// The warm-up leaves nothing to measure.
+    #[error("the warm-up is as long as the run; make it shorter than the duration")]
+    NothingMeasured,
+    /// The workload cannot be drawn.
+    #[error(transparent)]
+    Workload(#[from] WorkloadError),
+    /// A key or a tenant's name has characters that no header takes.
+    #[error("the key or the name of tenant `{0}` cannot stand in an HTTP header")]
+    Header(String),
+    /// Nothing answers there.
+    #[error("nothing answers at {endpoint}: {error}; is it running?")]
+    Down {
+        /// The endpoint.
+        endpoint: String,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// What a text costs could not be learned.
+    #[error("cannot learn from {endpoint} what a prompt costs: {why}")]
+    Probe {
+        /// The endpoint.
+        endpoint: String,
+        /// What it answered.
+        why: String,
+    },
+    /// The raw rows cannot be written. Those before are kept.
+    #[error("cannot write raw rows to {}: {error}; the run was stopped", path.display())]
+    Rows {
+        /// The file.
+        path: PathBuf,
+        /// What the system said.
+        error: io::Error,
+    },
+    /// No thread could be started.
+    #[error("cannot start a thread: {0}")]
+    Thread(io::Error),
+}
+
+/// Runs the load and reports; blocks until it is over. `on_progress` is called about every second.
+///
+/// # Errors
+/// The load cannot be offered at all, or the raw rows cannot be kept. A run whose numbers cannot
+/// be trusted is no error: its report is invalid and says why.
+pub fn run(spec: &Spec, on_progress: impl FnMut(&Progress)) -> Result<Report, BenchError> {
+    run_on(spec, Clock::start, on_progress)
+}
+
+/// As [`run`], on a clock that is started when the load begins.
+fn run_on(
+    spec: &Spec,
+    start: impl FnOnce() -> Clock,
+    on_progress: impl FnMut(&Progress),
+) -> Result<Report, BenchError> {
+    if spec.timing.measured() == Micros::ZERO {
+        return Err(BenchError::NothingMeasured);
+    }
+    let workload = workload(spec)?;
+    let address = resolve(&spec.endpoint)?;
+    let runtime = Builder::new_multi_thread()
+        .worker_threads(spec.threads.clamp(1, THREADS_MAX))
+        .enable_all()
+        .build()
+        .map_err(BenchError::Thread)?;
+    let asker = asker(spec, &workload, address, runtime.handle())?;
+    let prompts = runtime.block_on(prepare(spec, address, &asker))?;
+    let mut sink = Sink {
+        file: create_rows(spec, workload.tenants())?,
+        path: spec.rows.clone().unwrap_or_default(),
+        on_progress,
+    };
+    let started_unix = unix_secs();
+    let timing = spec.timing;
+    let window = Window {
+        from: Time::START + timing.warm_up,
+        until: Time::START + timing.duration,
+    };
+    let session = Session {
+        asker,
+        clock: start(),
+        prompts,
+        window,
+        over: CancellationToken::new(),
+    };
+    let load = Load {
+        session: Arc::new(session),
+        tasks: TaskTracker::new(),
+        broken: AtomicBool::new(false),
+    };
+    let rows = load.offer(&runtime, &workload, timing.drain, &mut sink)?;
+    // Connections may still be open; none of them is waited for.
+    runtime.shutdown_background();
+    Ok(Report::new(spec, workload.tenants(), &rows, started_unix))
+}
+
+/// A run under way.
+#[derive(Debug)]
+struct Load {
+    session: Arc<Session>,
+    tasks: TaskTracker,
+    /// Rows cannot be kept any more, so no more are made.
+    broken: AtomicBool,
+}
+
+impl Load {
+    /// Offers the workload; gives all rows once every request has ended.
+    fn offer<F: FnMut(&Progress)>(
+        &self,
+        runtime: &Runtime,
+        workload: &Workload,
+        drain: Micros,
+        sink: &mut Sink<F>,
+    ) -> Result<Vec<Row>, BenchError> {
+        let (sender, receiver) = channel();
+        std::thread::scope(|scope| {
+            std::thread::Builder::new()
+                .name("pacer".to_owned())
+                .spawn_scoped(scope, move || {
+                    self.send_all(runtime, workload, &sender);
+                    drop(sender);
+                    self.drain(runtime, Duration::from_micros(drain.get()));
+                })
+                .map_err(BenchError::Thread)?;
+            sink.collect(self, &receiver).map_err(|error| {
+                let path = sink.path.clone();
+                BenchError::Rows { path, error }
+            })
+        })
+    }
+
+    fn send_all(&self, runtime: &Runtime, workload: &Workload, rows: &Sender<Row>) {
+        pace(
+            &self.session.clock,
+            workload.arrivals(),
+            |arrival, number| {
+                if self.broken.load(Ordering::Relaxed) {
+                    return ControlFlow::Break(());
+                }
+                if self.tasks.len() >= IN_FLIGHT_MAX {
+                    // Err: see `broken`.
+                    let _ = rows.send(not_sent(arrival, self.session.clock.now()));
+                    return ControlFlow::Continue(());
+                }
+                let task = exchange(Arc::clone(&self.session), arrival, number, rows.clone());
+                drop(runtime.spawn(self.tasks.track_future(task)));
+                ControlFlow::Continue(())
+            },
+        );
+        self.tasks.close();
+    }
+
+    /// Waits for open requests, and ends those that take longer than `at_most`.
+    fn drain(&self, runtime: &Runtime, at_most: Duration) {
+        let at_most = if self.broken.load(Ordering::Relaxed) {
+            Duration::ZERO
+        } else {
+            at_most
+        };
+        runtime.block_on(async {
+            // Err: it took longer, so the rest is cut.
+            let _ = tokio::time::timeout(at_most, self.tasks.wait()).await;
+            self.session.over.cancel();
+            self.tasks.wait().await;
+        });
+    }
+}
+
+/// Where rows go, and who hears how far the run is.
+struct Sink<F> {
+    file: Option<RowFile>,
+    /// Of the file; empty if there is none.
+    path: PathBuf,
+    on_progress: F,
+}
+
+impl<F: FnMut(&Progress)> Sink<F> {
+    /// Takes rows until the last sender is gone.
+    fn collect(&mut self, load: &Load, rows: &Receiver<Row>) -> io::Result<Vec<Row>> {
+        let (mut kept, mut progress) = (Vec::new(), Progress::default());
+        let mut result = Ok(());
+        loop {
+            match rows.recv_timeout(Duration::from_millis(100)) {
+                Ok(row) => {
+                    progress.count(&row.ending);
+                    if let (Some(file), Ok(())) = (&mut self.file, &result) {
+                        result = file.write(&row);
+                    }
+                    kept.push(row);
+                }
+                Err(RecvTimeoutError::Timeout) => {}
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            let now = load.session.clock.now();
+            if now.since(progress.at) >= PROGRESS_EVERY {
+                (progress.at, progress.open) = (now, load.tasks.len());
+                (self.on_progress)(&progress);
+                if let (Some(file), Ok(())) = (&mut self.file, &result) {
+                    result = file.flush();
+                }
+            }
+            load.broken.store(result.is_err(), Ordering::Relaxed);
+        }
+        result?;
+        if let Some(file) = &mut self.file {
+            file.flush()?;
+        }
+        Ok(kept)
+    }
+}
+
+impl Progress {
+    fn count(&mut self, ending: &Ending) {
+        match ending {
+            Ending::Completed => self.completed += 1,
+            Ending::Refused(_) => self.refused += 1,
+            Ending::Failed(_) => self.failed += 1,
+            Ending::Unfinished | Ending::NotSent => {}
+        }
+    }
+}
+
+fn workload(spec: &Spec) -> Result<Workload, BenchError> {
+    let until = Time::START + spec.timing.duration;
+    Ok(match &spec.source {
+        Source::Drawn(tenants) => {
+            let loads = tenants.iter().map(|tenant| tenant.load.clone()).collect();
+            Workload::drawn(loads, until, spec.seed)?
+        }
+        Source::Replayed { trace, speed, .. } => {
+            Workload::replayed(trace, *speed, until, spec.seed)?
+        }
+    })
+}
+
+fn asker(
+    spec: &Spec,
+    workload: &Workload,
+    address: SocketAddr,
+    runtime: &Handle,
+) -> Result<Asker, BenchError> {
+    Ok(Asker {
+        connections: Connections::new(address, runtime.clone()),
+        path: spec.endpoint.chat_path(),
+        model: spec.model.clone(),
+        reply: spec.reply,
+        headers: all_headers(spec, workload)?,
+    })
+}
+
+fn all_headers(spec: &Spec, workload: &Workload) -> Result<Vec<HeaderMap>, BenchError> {
+    let identity = |index: usize| match &spec.source {
+        Source::Drawn(tenants) => tenants.get(index).map(|tenant| &tenant.identity),
+        Source::Replayed { .. } => None,
+    };
+    let names = workload.tenants().iter().enumerate();
+    names
+        .map(|(index, name)| {
+            let identity = identity(index).unwrap_or(&Identity::TenantHeader);
+            headers(&spec.endpoint, identity, name).ok_or_else(|| BenchError::Header(name.clone()))
+        })
+        .collect()
+}
+
+fn resolve(endpoint: &Endpoint) -> Result<SocketAddr, BenchError> {
+    let found = endpoint
+        .authority()
+        .to_socket_addrs()
+        .and_then(|mut found| {
+            found
+                .next()
+                .ok_or_else(|| io::Error::other("the name has no address"))
+        });
+    found.map_err(|error| BenchError::Down {
+        endpoint: endpoint.to_string(),
+        error,
+    })
+}
+
+/// Sees that the endpoint is there, and learns what a prompt costs where that is not told.
+async fn prepare(spec: &Spec, address: SocketAddr, asker: &Asker) -> Result<Prompts, BenchError> {
+    let endpoint = || spec.endpoint.to_string();
+    let in_time = tokio::time::timeout(PROBE_WAIT, TcpStream::connect(address)).await;
+    in_time
+        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
+        .map_err(|error| BenchError::Down {
+            endpoint: endpoint(),
+            error,
+        })?;
+    if let Some(told) = Prompts::told(spec.tokenizer, spec.seed) {
+        return Ok(told);
+    }
+    let failed = |why: String| BenchError::Probe {
+        endpoint: endpoint(),
+        why,
+    };
+    let mut counts = [0; 2];
+    for (count, (number, bytes)) in counts.iter_mut().zip((0..).zip(PROBE_BYTES)) {
+        // Numbers of the other end than the run's own: no text is asked for twice.
+        let text = filler(spec.seed, u64::MAX - number, bytes);
+        let counted = tokio::time::timeout(PROBE_WAIT, asker.count_prompt(&text)).await;
+        *count = counted
+            .map_err(|_| failed("no answer".to_owned()))?
+            .map_err(failed)?;
+    }
+    let [short, long] = counts;
+    Prompts::learned(counts, spec.seed).ok_or_else(|| {
+        failed(format!(
+            "{short} tokens for a short text, {long} for one ten times as long"
+        ))
+    })
+}
+
+fn create_rows(spec: &Spec, tenants: &[String]) -> Result<Option<RowFile>, BenchError> {
+    let create = |path: &PathBuf| {
+        RowFile::create(path, tenants).map_err(|error| BenchError::Rows {
+            path: path.clone(),
+            error,
+        })
+    };
+    spec.rows.as_ref().map(create).transpose()
+}
+
+fn not_sent(arrival: Arrival, now: Time) -> Row {
+    Row {
+        tenant: arrival.tenant,
+        intended: arrival.at,
+        sent: None,
+        first_token: None,
+        last_token: None,
+        end: now,
+        status: None,
+        ending: Ending::NotSent,
+        prompt_asked: arrival.prompt.get(),
+        output_asked: arrival.output.get(),
+        prompt_tokens: None,
+        output_tokens: None,
+        deltas: 0,
+        deltas_in_window: 0,
+        request_id: String::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests;
