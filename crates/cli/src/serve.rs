@@ -5,8 +5,8 @@ use std::process::ExitCode;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tollgate_server::Server;
 use tollgate_server::config::{Config, EngineConfig, ModelConfig};
+use tollgate_server::{ConfigFile, Server};
 
 use crate::{ServeArgs, banner, check, logging, model_file, terminal};
 
@@ -18,7 +18,10 @@ const DEFAULT_NAME: &str = "smollm2";
 
 pub(crate) fn serve(args: ServeArgs) -> ExitCode {
     let _logging = logging::start();
-    let open = args.config.is_none();
+    let file = args
+        .config
+        .clone()
+        .map(|path| ConfigFile::new(path, args.listen, args.data_dir.clone()));
     let config = match configure(args) {
         Ok(config) => config,
         Err(code) => return code,
@@ -27,7 +30,7 @@ pub(crate) fn serve(args: ServeArgs) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("no runtime: {error}")),
     };
-    let code = match runtime.block_on(run(config, open)) {
+    let code = match runtime.block_on(run(config, file)) {
         Ok(code) => code,
         Err(error) => fail(&told(&error)),
     };
@@ -82,12 +85,22 @@ fn default_model(chosen: Option<&Path>) -> Result<ModelConfig, ExitCode> {
     Ok(ModelConfig::new(DEFAULT_NAME.to_owned(), engine))
 }
 
-async fn run(config: Config, open: bool) -> anyhow::Result<ExitCode> {
-    let described = config.clone();
+async fn run(config: Config, file: Option<ConfigFile>) -> anyhow::Result<ExitCode> {
+    let (described, open) = (config.clone(), file.is_none());
     let server = Server::start(config).await?;
     // Not before: loading a model blocks for long, and until there are requests to finish, the
     // system's own way with a signal, to end the process, is right.
     let mut signals = Signals::new().context("can't wait for signals")?;
+    let mut hangup = signal(SignalKind::hangup()).context("can't wait for signals")?;
+    if let Some(file) = file {
+        server.follow(file);
+    }
+    let reload = async {
+        while hangup.recv().await.is_some() {
+            server.reload();
+        }
+        std::future::pending::<()>().await;
+    };
     let announce = async {
         server.ready().await;
         banner::print(&server, &described, open);
@@ -95,6 +108,7 @@ async fn run(config: Config, open: bool) -> anyhow::Result<ExitCode> {
     };
     tokio::select! {
         () = announce => {}
+        () = reload => {}
         () = signals.next() => {}
     }
     tokio::select! {

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 use std::net::IpAddr;
-use std::sync::Arc;
+use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
 
 use axum::body::Body;
@@ -15,25 +15,56 @@ use tollgate_policy::units::{Micros, Time, Tokens};
 use tollgate_wire::BadRequest;
 
 use crate::answer;
-use crate::config::MetricsReaders;
+use crate::config::{Config, KeyHash, MetricsReaders};
 use crate::desk::Desk;
 use crate::guarded::guarded;
 use crate::identity::Identity;
 use crate::line::Line;
 use crate::prepare::{self, Endpoint};
 use crate::refuse;
+use crate::repeats::Repeats;
 
 /// The shared state of all handlers.
 #[derive(Debug)]
 pub(crate) struct App {
     pub(crate) desk: Arc<Desk>,
-    pub(crate) identity: Identity,
+    /// Replaced as a whole when the configuration changes.
+    pub(crate) callers: RwLock<Arc<Callers>>,
+    pub(crate) repeats: Repeats,
     pub(crate) models: Vec<ServedModel>,
     /// Names and aliases.
     pub(crate) by_name: HashMap<String, ModelId>,
     pub(crate) bounds: Bounds,
+    /// By which rule the next request is chosen.
+    pub(crate) policy: &'static str,
+}
+
+/// Who may call for what.
+#[derive(Debug)]
+pub(crate) struct Callers {
+    pub(crate) identity: Identity,
     /// Which peers may read `/metrics`, which shows every tenant.
     pub(crate) metrics_readers: MetricsReaders,
+}
+
+impl Callers {
+    /// The callers of a configuration, whose tenants the desk knows already, by the numbers they
+    /// have there.
+    pub(crate) fn numbered_by(desk: &Desk, config: Config) -> Self {
+        let names = config.tenants.list.iter().map(|tenant| &tenant.name);
+        let ids: Vec<_> = names
+            .map(|name| desk.tenant_named_by_header(name))
+            .collect();
+        let number = |(hash, place): (KeyHash, TenantId)| {
+            let place = usize::try_from(place.get()).unwrap_or(usize::MAX);
+            Some((hash, *ids.get(place)?))
+        };
+        let keys = config.tenants.keys.into_iter().filter_map(number);
+        Self {
+            identity: Identity::new(config.identity, keys.collect()),
+            metrics_readers: config.metrics,
+        }
+    }
 }
 
 /// Bounds on reading a request.
@@ -137,6 +168,18 @@ impl App {
             outcome,
             received,
         });
+    }
+
+    /// Who may call, as of now.
+    pub(crate) fn callers(&self) -> Arc<Callers> {
+        let callers = self.callers.read().unwrap_or_else(PoisonError::into_inner);
+        Arc::clone(&callers)
+    }
+
+    /// These may call from now on, and no others.
+    pub(crate) fn admit(&self, callers: Callers) {
+        let mut current = self.callers.write().unwrap_or_else(PoisonError::into_inner);
+        *current = Arc::new(callers);
     }
 
     pub(crate) fn model(&self, id: ModelId) -> &ServedModel {

@@ -5,6 +5,7 @@
 //! meaning; `config/reference.rs` describes every key for people. Keys of callers leave here as
 //! hashes only.
 
+mod admin;
 mod decode;
 mod expand;
 mod fairness;
@@ -19,6 +20,7 @@ pub mod reference;
 mod server;
 mod tenants;
 mod tree;
+mod window;
 
 #[cfg(test)]
 mod tests;
@@ -29,7 +31,7 @@ use std::path::PathBuf;
 pub use self::fairness::Fairness;
 pub use self::identity::{Anonymous, Identity};
 pub use self::key::KeyHash;
-pub use self::models::{EngineConfig, FakeConfig, ModelConfig, Models, QueueConfig};
+pub use self::models::{EngineConfig, FakeConfig, ModelConfig, Models, QueueConfig, ReplicaConfig};
 pub use self::network::Network;
 pub use self::problem::Problem;
 pub use self::server::{MetricsReaders, ServerConfig};
@@ -46,6 +48,8 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where files are kept, relative to the working directory.
     pub data_dir: PathBuf,
+    /// Where an operator looks into the queue; `None` is nowhere.
+    pub admin: Option<SocketAddr>,
     /// Bounds of the HTTP server.
     pub server: ServerConfig,
     /// Who may read the metrics.
@@ -69,6 +73,7 @@ impl Config {
         Self {
             listen: server::LISTEN,
             data_dir: PathBuf::from(server::DATA_DIR),
+            admin: None,
             server: ServerConfig::default(),
             metrics: MetricsReaders::default(),
             identity: Identity {
@@ -126,21 +131,24 @@ fn read_fields(fields: &mut Fields<'_, '_>, env: Env<'_>) -> Config {
     let models = fields
         .optional("models", |value| Models::read(&value))
         .unwrap_or_default();
+    let fairness = fields
+        .optional("fairness", |value| Fairness::read(&value))
+        .unwrap_or_default();
     let tenants = Tenants::read(fields, &models, &identity, env);
+    tenants.check_floors(fields, &models, &fairness);
     Config {
         listen,
         data_dir: fields
             .optional("data_dir", |value| server::path(&value))
             .unwrap_or_else(|| PathBuf::from(server::DATA_DIR)),
+        admin: fields.optional("admin", |value| admin::read(&value, listen)),
         server: fields
             .optional("server", |value| ServerConfig::read(&value))
             .unwrap_or_default(),
         metrics: fields
             .optional("metrics", |value| MetricsReaders::read(&value))
             .unwrap_or_default(),
-        fairness: fields
-            .optional("fairness", |value| Fairness::read(&value))
-            .unwrap_or_default(),
+        fairness,
         identity,
         models,
         tenants,

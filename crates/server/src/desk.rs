@@ -4,6 +4,8 @@
 //! carries out what the policy orders, in order, under one lock. Everything done under it is short
 //! and never waits: a push to a channel, a counter, a map. The desk itself decides nothing.
 
+mod view;
+
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
@@ -17,6 +19,7 @@ use tollgate_policy::tenant::Tenant;
 use tollgate_policy::units::{Service, Time};
 use tollgate_policy::usage::Usage;
 
+pub(crate) use self::view::QueueView;
 use crate::books::Books;
 use crate::clock::Clock;
 use crate::inflight::{InFlight, Letter};

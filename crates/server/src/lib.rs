@@ -3,6 +3,7 @@
 //! It reads and writes, and asks the policy for every decision. Its public face is [`config`] and
 //! [`Server`].
 
+mod admin;
 mod answer;
 mod app;
 mod books;
@@ -20,6 +21,8 @@ mod metrics;
 mod prepare;
 mod receive;
 mod refuse;
+mod reload;
+mod repeats;
 mod replicas;
 mod routes;
 mod server;
@@ -27,4 +30,5 @@ mod spawn;
 mod stream;
 
 pub use crate::ledger::LedgerError;
+pub use crate::reload::{ConfigFile, Unreadable};
 pub use crate::server::{ModelFacts, Server, StartError};

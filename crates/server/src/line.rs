@@ -246,6 +246,7 @@ mod tests {
             weight: NonZeroU32::MIN,
             models: Allowed::All,
             limits: Limits::default(),
+            floor: 0,
         };
         let config = Config {
             tenants: TenantTable::new(vec![], template),

@@ -4,6 +4,9 @@
 //! tenants up to [`TENANT_LABELS_MAX`] and then `other`. So the number of series is bounded,
 //! whoever calls.
 
+mod shares;
+mod windows;
+
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
@@ -19,6 +22,8 @@ use tollgate_policy::ids::TenantId;
 use tollgate_policy::tenant::Tenant;
 use tollgate_policy::units::Micros;
 
+use self::shares::ShareMetrics;
+use self::windows::WindowMetrics;
 use crate::desk::Desk;
 
 /// Tenants with a label of their own: those of the configuration first, in its order.
@@ -56,6 +61,9 @@ pub(crate) struct Metrics {
     in_flight: Gauge,
     pools: PoolMetrics,
     replicas: ReplicaMetrics,
+    windows: WindowMetrics,
+    shares: ShareMetrics,
+    reloads: Family<Reload, Counter>,
 }
 
 /// Gauges by model.
@@ -78,6 +86,11 @@ struct ReplicaMetrics {
     engine_waiting: Family<ReplicaLabel, Gauge>,
     engine_kv_blocks: Family<ReplicaLabel, Gauge>,
     engine_sequence_ids: Family<ReplicaLabel, Gauge>,
+}
+
+#[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
+struct Reload {
+    result: &'static str,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -136,6 +149,9 @@ impl Metrics {
             in_flight: Gauge::default(),
             pools: PoolMetrics::default(),
             replicas: ReplicaMetrics::default(),
+            windows: WindowMetrics::default(),
+            shares: ShareMetrics::default(),
+            reloads: Family::default(),
         };
         metrics.register_endings();
         metrics.register_gauges();
@@ -207,6 +223,11 @@ impl Metrics {
         })
     }
 
+    /// Counts a changed configuration: `applied`, or `refused`.
+    pub(crate) fn reloaded(&self, result: &'static str) {
+        self.reloads.get_or_create(&Reload { result }).inc();
+    }
+
     pub(crate) fn connections(&self) -> &Gauge {
         &self.connections
     }
@@ -225,6 +246,7 @@ impl Metrics {
     fn take_gauges(&self, desk: &Desk) {
         let (gauges, engines) = desk.gauges();
         let books = desk.books();
+        self.shares.take(desk);
         self.in_flight.set(signed(gauges.in_flight));
         self.ledger_spilled.set(signed(books.ledger().spilled()));
         for (pool, id) in gauges.pools.iter().zip(0..) {
@@ -254,10 +276,7 @@ impl Metrics {
             let (ours, window) = (&self.replicas, replica.window);
             set(&ours.up, i64::from(replica.healthy));
             set(&ours.window_sequences, i64::from(window.sequences()));
-            set(
-                &ours.window_sequences_max,
-                i64::from(window.capacity().sequences),
-            );
+            set(&ours.window_sequences_max, i64::from(window.limit()));
             set(&ours.window_kv_blocks, signed(window.kv().get()));
             set(
                 &ours.window_kv_blocks_max,
@@ -268,6 +287,7 @@ impl Metrics {
             set(&ours.engine_waiting, signed(engine.waiting));
             set(&ours.engine_kv_blocks, signed(engine.blocks_held.get()));
             set(&ours.engine_sequence_ids, signed(engine.sequences));
+            self.windows.take(&label, replica);
         }
         self.take_service(desk);
     }
@@ -325,10 +345,17 @@ impl Metrics {
             Unit::Seconds,
             self.tenant_ttft.clone(),
         );
+        for result in ["applied", "refused"] {
+            drop(self.reloads.get_or_create(&Reload { result }));
+        }
+        let reloads = "Changed configurations, by what became of them";
+        registry.register("config_reloads", reloads, self.reloads.clone());
     }
 
     fn register_gauges(&mut self) {
         let registry = &mut self.registry;
+        self.windows.register(registry);
+        self.shares.register(registry);
         let service = "Weighted tokens served since the start, before division by weight";
         registry.register("tenant_attained_service", service, self.service.clone());
         let spilled = "Ledger lines that went to the log because the disk could not keep up";
@@ -413,6 +440,14 @@ fn tenant_label(id: TenantId, name: &str) -> String {
 )]
 fn secs(span: Micros) -> f64 {
     span.get() as f64 / 1e6
+}
+
+#[expect(
+    clippy::cast_precision_loss,
+    reason = "a report, not a charge: wrong in the 16th digit at most"
+)]
+fn ratio(part: u64, whole: u64) -> f64 {
+    part as f64 / whole.max(1) as f64
 }
 
 fn signed(count: impl TryInto<i64>) -> i64 {

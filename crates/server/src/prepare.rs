@@ -96,12 +96,15 @@ pub(crate) async fn prepare(
     } else {
         digest(app, endpoint, visit, tenant, &bytes)
     };
-    order.map_err(|turned| (turned.of(tenant), None))
+    let mut order = order.map_err(|turned| (turned.of(tenant), None))?;
+    order.arrival.retry = app.repeats.is_retry(&parts.headers, tenant, visit.received);
+    Ok(order)
 }
 
 /// Who is calling.
 pub(crate) fn identify(app: &App, visit: &Visit, parts: &Parts) -> Result<TenantId, Turned> {
-    app.identity
+    app.callers()
+        .identity
         .who(&parts.headers, visit.peer, &app.desk)
         .map_err(|_| {
             let how = "no valid API key was given; send one as `Authorization: Bearer KEY`";
@@ -153,6 +156,7 @@ fn digest(
         output_max: params
             .max_output
             .map(|most| Tokens::new(u64::from(most.get()))),
+        retry: false,
         received: visit.received,
     };
     let draft = Draft {

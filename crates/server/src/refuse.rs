@@ -6,11 +6,12 @@ use std::task::{Context, Poll};
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
 use http_body::{Body as _, Frame};
 use tokio::time::Sleep;
+use tollgate_policy::bucket::Level;
 use tollgate_policy::gateway::{Quota, Refusal};
 use tollgate_policy::outcome::{Eviction, Fence, Outcome, Rejection, Row};
 use tollgate_policy::units::Micros;
@@ -50,7 +51,20 @@ pub(crate) fn refused(refusal: &Refusal, endpoint: Endpoint) -> Response {
     };
     let mut response = error(row, &body, refusal.retry_after);
     quota_headers(refusal.quota, response.headers_mut());
+    if is_in_vain(refusal.outcome) {
+        let headers = response.headers_mut();
+        headers.insert("x-should-retry", HeaderValue::from_static("false"));
+    }
     response
+}
+
+/// Whether no other try of the same request can go better. OpenAI's clients try again after a 429
+/// unless they are told this.
+fn is_in_vain(outcome: Outcome) -> bool {
+    matches!(
+        outcome,
+        Outcome::Rejected(Rejection::PromptExceedsRate { .. })
+    )
 }
 
 /// The answer to a request that ended before its first byte.
@@ -87,14 +101,26 @@ pub(crate) fn event(outcome: Outcome, out: &mut Vec<u8>) {
 
 /// What a tenant has left, as OpenAI's headers say it.
 pub(crate) fn quota_headers(quota: Quota, headers: &mut HeaderMap) {
-    let Some(level) = quota.requests else { return };
-    headers.insert("x-ratelimit-limit-requests", HeaderValue::from(level.limit));
-    headers.insert(
-        "x-ratelimit-remaining-requests",
-        HeaderValue::from(level.remaining),
-    );
-    if let Ok(reset) = HeaderValue::try_from(duration_header(level.reset.get())) {
-        headers.insert("x-ratelimit-reset-requests", reset);
+    let kinds = [("requests", quota.requests), ("tokens", quota.tokens)];
+    for (kind, level) in kinds
+        .into_iter()
+        .filter_map(|(kind, level)| Some((kind, level?)))
+    {
+        level_headers(kind, level, headers);
+    }
+}
+
+fn level_headers(kind: &str, level: Level, headers: &mut HeaderMap) {
+    let values = [
+        ("limit", level.limit.to_string()),
+        ("remaining", level.remaining.to_string()),
+        ("reset", duration_header(level.reset.get())),
+    ];
+    for (what, value) in values {
+        let name = HeaderName::try_from(format!("x-ratelimit-{what}-{kind}"));
+        if let (Ok(name), Ok(value)) = (name, HeaderValue::try_from(value)) {
+            headers.insert(name, value);
+        }
     }
 }
 
@@ -162,6 +188,20 @@ fn rejected(rejection: Rejection) -> String {
         }
         Rejection::RequestRate => {
             "too many requests for your requests-per-minute limit; come back when Retry-After says"
+        }
+        Rejection::TokenRate => {
+            "too many tokens for your tokens-per-minute limit; come back when Retry-After says"
+        }
+        Rejection::PromptExceedsRate { prompt, limit } => {
+            return format!(
+                "the prompt has {prompt} tokens, and your limit lets in {limit} at once; shorten it"
+            );
+        }
+        Rejection::KvInFlight => {
+            "your requests in flight hold as much memory as your limit allows; wait for one to end"
+        }
+        Rejection::RetryBudget => {
+            "too many requests are retries just now; come back when Retry-After says"
         }
         Rejection::Concurrency => {
             "as many of your requests are in flight as your limit allows; wait for one to end"

@@ -12,9 +12,9 @@ use tollgate_engine::fake::{Costs, Fake, FakeModel, Faults};
 use tollgate_engine::llama::{LlamaModel, LoadError};
 use tollgate_engine::{Engine, Model, Observer, Open, Served, Spec};
 use tollgate_policy::batch::Order;
-use tollgate_policy::engine::Config as Limits;
-use tollgate_policy::gateway::{self, Event};
-use tollgate_policy::ids::{ReplicaId, RequestId};
+use tollgate_policy::engine::{Config as Limits, Gauges};
+use tollgate_policy::gateway::{self, Event, Report};
+use tollgate_policy::ids::{ModelId, ReplicaId, RequestId};
 use tollgate_policy::outcome::EngineEnding;
 use tollgate_policy::units::{KvBlocks, KvBytes, Tokens};
 use tollgate_policy::usage::Usage;
@@ -25,6 +25,28 @@ use crate::desk::Desk;
 
 /// The KV pool of a model whose configuration names none: half a GiB, so that a laptop stays one.
 const KV_DEFAULT: KvBytes = KvBytes::new(512 << 20);
+
+/// All replicas: how those of each model are built, and of which model each is.
+#[derive(Debug)]
+pub(crate) struct Fleet {
+    /// By [`ModelId`].
+    blueprints: Vec<Blueprint>,
+    /// By [`ReplicaId`].
+    models: Vec<ModelId>,
+}
+
+impl Fleet {
+    /// `models` has one entry for each replica.
+    pub(crate) fn new(blueprints: Vec<Blueprint>, models: Vec<ModelId>) -> Self {
+        Self { blueprints, models }
+    }
+
+    fn blueprint(&self, id: ReplicaId) -> Option<&Blueprint> {
+        let place = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
+        let model = self.models.get(place(id.get()))?;
+        self.blueprints.get(place(model.get()))
+    }
+}
 
 /// How one replica is built, as often as needed.
 #[derive(Debug)]
@@ -57,7 +79,7 @@ impl Blueprint {
         let (weights, pool) = match &config.engine {
             EngineConfig::Embedded { path, threads } => {
                 let model = LlamaModel::load(path)?;
-                let threads = threads.unwrap_or_else(cores);
+                let threads = threads.unwrap_or_else(|| cores_of_one(config.replicas.len()));
                 let pool = config.kv_tokens.unwrap_or_else(|| default_pool(&*model));
                 (Weights::Llama { model, threads }, pool)
             }
@@ -103,6 +125,11 @@ impl Blueprint {
         )
     }
 
+    /// KV memory of one token.
+    pub(crate) fn kv_per_token(&self) -> KvBytes {
+        self.weights.model().kv_bytes_per_token()
+    }
+
     fn capacity(&self) -> Capacity {
         Capacity {
             sequences: self.limits.sequences,
@@ -146,23 +173,22 @@ impl Weights {
 
 /// Starts each replica that comes out of `starts`. Runs until the desk is gone.
 pub(crate) async fn supervise(
-    blueprints: Arc<Vec<Blueprint>>,
+    fleet: Arc<Fleet>,
     desk: Weak<Desk>,
     mut starts: UnboundedReceiver<ReplicaId>,
 ) {
     while let Some(id) = starts.recv().await {
-        let (blueprints, desk) = (Arc::clone(&blueprints), desk.clone());
+        let (fleet, desk) = (Arc::clone(&fleet), desk.clone());
         // Not awaited: one replica that is slow to start holds up no other.
         drop(tokio::task::spawn_blocking(move || {
-            start(&blueprints, &desk, id)
+            start(&fleet, &desk, id)
         }));
     }
 }
 
-fn start(blueprints: &[Blueprint], desk: &Weak<Desk>, id: ReplicaId) {
+fn start(fleet: &Fleet, desk: &Weak<Desk>, id: ReplicaId) {
     let Some(desk) = desk.upgrade() else { return };
-    let slot = usize::try_from(id.get()).unwrap_or(usize::MAX);
-    let Some(blueprint) = blueprints.get(slot) else {
+    let Some(blueprint) = fleet.blueprint(id) else {
         return;
     };
     // What is left of one that died.
@@ -207,16 +233,21 @@ impl Watch {
 }
 
 impl Observer for Watch {
-    fn stepped(&mut self, served: &[Served]) {
+    fn stepped(&mut self, served: &[Served], held: Gauges) {
         let one = |served: &Served| gateway::Served {
             id: served.id,
             prompt: served.prompt,
             output: served.output,
         };
         let served = served.iter().map(one).collect();
+        let report = Report {
+            waiting: u32::try_from(held.waiting).unwrap_or(u32::MAX),
+            kv: held.blocks_held,
+        };
         self.report(Event::Stepped {
             replica: self.id,
             served,
+            report,
         });
     }
 
@@ -254,9 +285,10 @@ fn default_pool(model: &dyn Model) -> Tokens {
     Tokens::new(tokens / KvBlocks::SLOTS.get() * KvBlocks::SLOTS.get()).max(KvBlocks::SLOTS)
 }
 
-fn cores() -> NonZeroU32 {
+/// The cores of this computer that are one replica's, where so many share them.
+fn cores_of_one(replicas: usize) -> NonZeroU32 {
     let cores = std::thread::available_parallelism().map_or(1, std::num::NonZeroUsize::get);
-    u32::try_from(cores)
+    u32::try_from(cores / replicas.max(1))
         .ok()
         .and_then(NonZeroU32::new)
         .unwrap_or(NonZeroU32::MIN)

@@ -136,7 +136,7 @@ async fn metrics(State(app): State<Arc<App>>, request: Request) -> Response {
     let Some(visit) = request.extensions().get::<Visit>() else {
         return refuse::bug();
     };
-    let open = match app.metrics_readers {
+    let open = match app.callers().metrics_readers {
         MetricsReaders::Any => true,
         MetricsReaders::Loopback => visit.peer.to_canonical().is_loopback(),
     };
@@ -151,12 +151,12 @@ async fn metrics(State(app): State<Arc<App>>, request: Request) -> Response {
     response
 }
 
-async fn no_route(State(app): State<Arc<App>>, request: Request) -> Response {
+pub(crate) async fn no_route(State(app): State<Arc<App>>, request: Request) -> Response {
     let turned = no_such_path(request.uri().path());
     turn_away_unread(&app, request, &turned)
 }
 
-async fn wrong_method(State(app): State<Arc<App>>, request: Request) -> Response {
+pub(crate) async fn wrong_method(State(app): State<Arc<App>>, request: Request) -> Response {
     let message = format!(
         "{} does not take {}",
         request.uri().path(),
@@ -182,7 +182,7 @@ fn turn_away_unread(app: &App, request: Request, turned: &Turned) -> Response {
     }
 }
 
-fn json(body: Vec<u8>) -> Response {
+pub(crate) fn json(body: Vec<u8>) -> Response {
     let mut response = Response::new(Body::from(body));
     let kind = HeaderValue::from_static("application/json");
     response.headers_mut().insert(header::CONTENT_TYPE, kind);

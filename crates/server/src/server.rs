@@ -1,11 +1,11 @@
 //! A server from its configuration to its end.
 
 use std::net::SocketAddr;
-use std::sync::Arc;
+use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
-use tokio::sync::{Semaphore, watch};
+use tokio::sync::{Notify, Semaphore, watch};
 use tollgate_engine::fake::Faults;
 use tollgate_engine::llama::LoadError;
 use tollgate_policy::gateway::{self, Event};
@@ -14,16 +14,18 @@ use tollgate_policy::tenant::TenantTable;
 use tollgate_policy::units::Micros;
 use tollgate_policy::usage::Weights;
 
-use crate::app::{App, Bounds, ServedModel};
+use crate::admin;
+use crate::app::{App, Bounds, Callers, ServedModel};
 use crate::books::Books;
 use crate::clock::Clock;
-use crate::config::{Config, ModelConfig};
+use crate::config::{Config, Fairness, ModelConfig, ReplicaConfig};
 use crate::desk::Desk;
-use crate::identity::Identity;
 use crate::ledger::{Ledger, LedgerError};
 use crate::listen::{Closing, Door, accept};
 use crate::metrics::Metrics;
-use crate::replicas::{self, Blueprint};
+use crate::reload::{self, ConfigFile};
+use crate::repeats::Repeats;
+use crate::replicas::{self, Blueprint, Fleet};
 use crate::routes::router;
 use crate::spawn::Tasks;
 
@@ -37,13 +39,18 @@ const CLOSING_TIME: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Server {
     address: SocketAddr,
+    admin: Option<SocketAddr>,
     facts: Vec<ModelFacts>,
+    config: Arc<Config>,
+    app: Arc<App>,
     desk: Arc<Desk>,
     tasks: Tasks,
     drain: Micros,
     closing: watch::Sender<Closing>,
     stop: watch::Sender<bool>,
     replicas: usize,
+    /// The configuration is to be read again.
+    reload: Arc<Notify>,
 }
 
 /// What a person wants to know of a model that is served.
@@ -55,11 +62,13 @@ pub struct ModelFacts {
     pub description: String,
     /// Prompt and output tokens that one request may use together.
     pub context: u64,
-    /// Tokens that fit its KV pool.
+    /// Engines that serve it.
+    pub replicas: usize,
+    /// Tokens that fit the KV pool of each.
     pub kv_tokens: u64,
-    /// Bytes of its KV pool.
+    /// Bytes of the KV pool of each.
     pub kv_bytes: u64,
-    /// Requests that may run at once.
+    /// Requests that may run at once on each.
     pub sequences: u32,
 }
 
@@ -80,6 +89,14 @@ pub enum StartError {
     /// The address can't be listened on.
     #[error("can't listen on {address}: {source}; is another server there? use --listen")]
     Listen {
+        /// Which address.
+        address: SocketAddr,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// The operator's address can't be listened on.
+    #[error("can't listen on {address}: {source}; change admin.listen")]
+    Admin {
         /// Which address.
         address: SocketAddr,
         /// What the system says.
@@ -107,6 +124,7 @@ impl Server {
         let listener = TcpListener::bind(address)
             .await
             .map_err(|source| StartError::Listen { address, source })?;
+        let admin = bind_admin(config.admin).await?;
         let ledger = Ledger::open(&config.data_dir)?;
         let clock = Clock::start();
         let names = config
@@ -116,36 +134,58 @@ impl Server {
             .map(|model| model.name.clone())
             .collect();
         let books = Books::new(Metrics::new(), ledger, names, &clock);
-        let (desk, starts) = Desk::new(policy_config(&config, &blueprints, &clock), clock, books);
-        let facts = facts(config.models.list(), &blueprints);
-        let app = Arc::new(app(&config, &blueprints, Arc::clone(&desk)));
+        let policy = policy_config(&config, &blueprints, &clock);
+        let models: Vec<_> = policy.replicas.iter().map(|one| one.model).collect();
+        let (desk, starts) = Desk::new(policy, clock, books);
         let server = Self {
             address: listener.local_addr().unwrap_or(address),
-            facts,
+            admin: admin.as_ref().and_then(|admin| admin.local_addr().ok()),
+            facts: facts(config.models.list(), &blueprints),
+            app: Arc::new(app(&config, &blueprints, Arc::clone(&desk))),
             tasks: Tasks::default(),
             drain: config.server.drain,
             closing: watch::Sender::new(Closing::No),
             stop: watch::Sender::new(false),
-            replicas: blueprints.len(),
+            replicas: models.len(),
+            reload: Arc::new(Notify::new()),
+            config: Arc::new(config),
             desk,
         };
-        let supervisor =
-            replicas::supervise(Arc::new(blueprints), Arc::downgrade(&server.desk), starts);
+        let fleet = Arc::new(Fleet::new(blueprints, models));
+        let supervisor = replicas::supervise(fleet, Arc::downgrade(&server.desk), starts);
         server.run("replicas", supervisor);
         for id in (0..server.replicas).filter_map(|n| u32::try_from(n).ok()) {
             server.desk.start_replica(ReplicaId::new(id));
         }
         let timer = Arc::clone(&server.desk);
         server.run("timer", async move { timer.keep_time().await });
-        let door = Door {
-            router: router(Arc::clone(&app)),
-            app,
-            tasks: server.tasks.clone(),
-            closing: server.closing.subscribe(),
-            places: Arc::new(Semaphore::new(config.server.max_connections)),
-        };
+        let places = server.config.server.max_connections;
+        let door = server.door(router(Arc::clone(&server.app)), places);
         server.run("accept", accept(listener, door));
+        if let Some(listener) = admin {
+            let router = admin::router(Arc::clone(&server.app));
+            let door = server.door(router, admin::CONNECTIONS_MAX);
+            server.run("accept-admin", accept(listener, door));
+        }
         Ok(server)
+    }
+
+    /// Takes on each change of the file that this server's configuration came from, and what it
+    /// says whenever [`Server::reload`] asks for that.
+    pub fn follow(&self, file: ConfigFile) {
+        let (config, app) = (Arc::clone(&self.config), Arc::clone(&self.app));
+        let task = reload::follow(file, config, app, Arc::clone(&self.reload));
+        self.run("config", task);
+    }
+
+    /// Has the file that is followed read again, changed or not; without one it does nothing.
+    pub fn reload(&self) {
+        self.reload.notify_one();
+    }
+
+    /// Where an operator may look into the queue, if anywhere: the real port.
+    pub fn admin_address(&self) -> Option<SocketAddr> {
+        self.admin
     }
 
     /// Where it listens: the real port, where port 0 was asked for.
@@ -215,6 +255,27 @@ impl Server {
             }
         });
     }
+
+    /// What every connection of one listener needs.
+    fn door(&self, router: axum::Router, places: usize) -> Door {
+        Door {
+            router,
+            app: Arc::clone(&self.app),
+            tasks: self.tasks.clone(),
+            closing: self.closing.subscribe(),
+            places: Arc::new(Semaphore::new(places)),
+        }
+    }
+}
+
+async fn bind_admin(address: Option<SocketAddr>) -> Result<Option<TcpListener>, StartError> {
+    let Some(address) = address else {
+        return Ok(None);
+    };
+    let bound = TcpListener::bind(address).await;
+    bound
+        .map(Some)
+        .map_err(|source| StartError::Admin { address, source })
 }
 
 fn load(models: &[ModelConfig], faults: &Faults) -> Result<Vec<Blueprint>, StartError> {
@@ -227,27 +288,42 @@ fn load(models: &[ModelConfig], faults: &Faults) -> Result<Vec<Blueprint>, Start
     models.iter().map(load).collect()
 }
 
-/// One replica for each model: both have the same numbers.
 fn policy_config(config: &Config, blueprints: &[Blueprint], clock: &Clock) -> gateway::Config {
     let models = config.models.list().iter().zip(blueprints);
+    let replicas = (0..).zip(config.models.list()).flat_map(|(id, model)| {
+        let replica = move |replica: &ReplicaConfig| gateway::ReplicaConfig {
+            model: ModelId::new(id),
+            only: replica.only,
+        };
+        model.replicas.iter().map(replica)
+    });
     let tenants = &config.tenants;
     gateway::Config {
         tenants: TenantTable::new(tenants.list.clone(), tenants.template.clone()),
-        replicas: (0..).map(ModelId::new).take(blueprints.len()).collect(),
+        replicas: replicas.collect(),
         models: models
             .map(|(model, blueprint)| gateway::Model {
                 context: blueprint.context(),
                 queue_max: model.queue.max_requests,
                 max_wait: model.queue.max_wait,
                 max_stream: model.max_stream,
+                kv_per_token: blueprint.kv_per_token(),
+                target: model.target,
+                window: model.window,
             })
             .collect(),
         fairness: config.fairness.policy,
-        weights: Weights {
-            input: u64::from(config.fairness.input_weight),
-            output: u64::from(config.fairness.output_weight),
-        },
+        weights: weights(&config.fairness),
         seed: clock.unix_secs(),
+    }
+}
+
+/// What a token of service counts.
+pub(crate) fn weights(fairness: &Fairness) -> Weights {
+    Weights {
+        input: u64::from(fairness.input_weight),
+        output: u64::from(fairness.output_weight),
+        cached_percent: u64::from(fairness.cached_weight),
     }
 }
 
@@ -269,15 +345,16 @@ fn app(config: &Config, blueprints: &[Blueprint], desk: Arc<Desk>) -> App {
         });
     }
     App {
+        callers: RwLock::new(Arc::new(Callers::numbered_by(&desk, config.clone()))),
+        repeats: Repeats::default(),
+        policy: config.fairness.policy.label(),
         desk,
-        identity: Identity::new(config.identity.clone(), config.tenants.keys.clone()),
         models,
         by_name,
         bounds: Bounds {
             body_max: config.server.max_body,
             body_time: Duration::from_micros(config.server.read_timeout.get()),
         },
-        metrics_readers: config.metrics,
     }
 }
 
@@ -288,6 +365,7 @@ fn facts(models: &[ModelConfig], blueprints: &[Blueprint]) -> Vec<ModelFacts> {
             name: config.name.clone(),
             description: blueprint.model().name().to_owned(),
             context: blueprint.context().get(),
+            replicas: config.replicas.len(),
             kv_tokens: tokens.get(),
             kv_bytes: bytes.get(),
             sequences: config.max_sequences,

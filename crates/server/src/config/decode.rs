@@ -8,6 +8,7 @@ use std::fmt::Display;
 use std::ops::RangeInclusive;
 
 use tollgate_policy::units::Micros;
+use tollgate_policy::window::Knob;
 
 use super::nearest::nearest;
 use super::problem::{Mark, Problems, shown};
@@ -164,6 +165,50 @@ impl<'n> Cursor<'n> {
             None => self.refuse(format_args!(
                 "a size in KiB, MiB, GiB or bytes, {low}..={high}"
             )),
+        }
+    }
+
+    /// A part in whole per cent, in `range`.
+    pub(super) fn percent<T>(&self, range: RangeInclusive<T>) -> Option<T>
+    where
+        T: TryFrom<u16> + PartialOrd + Display,
+    {
+        let (low, high) = (range.start(), range.end());
+        let want = format!("{low}%..={high}%");
+        match quantity::percent(self.text("a part like 20%")?).map(T::try_from) {
+            Some(Ok(percent)) if range.contains(&percent) => Some(percent),
+            Some(_) => self.refuse(want),
+            None => self.refuse(format_args!("a part like 20%, {want}")),
+        }
+    }
+
+    /// An amount with up to three decimals, in thousandths, in `range`.
+    pub(super) fn thousandths(&self, range: RangeInclusive<u64>) -> Option<u64> {
+        let low = quantity::show_thousandths(*range.start());
+        let high = quantity::show_thousandths(*range.end());
+        match quantity::thousandths(self.text("a number like 40 or 0.5")?) {
+            Some(amount) if range.contains(&amount) => Some(amount),
+            Some(_) => self.refuse(format_args!("{low}..={high}")),
+            None => self.refuse(format_args!(
+                "a number with at most three decimals, {low}..={high}"
+            )),
+        }
+    }
+
+    /// `auto`, or a whole number in `range`.
+    pub(super) fn knob<T>(&self, range: RangeInclusive<T>) -> Option<Knob<T>>
+    where
+        T: TryFrom<i128> + PartialOrd + Display,
+    {
+        let want = format!("auto or {}..={}", range.start(), range.end());
+        let text = self.text(&want)?;
+        if text == "auto" {
+            return Some(Knob::Auto);
+        }
+        let number: Option<i128> = text.parse().ok();
+        match number.map(T::try_from) {
+            Some(Ok(number)) if range.contains(&number) => Some(Knob::Fixed(number)),
+            Some(_) | None => self.refuse(want),
         }
     }
 

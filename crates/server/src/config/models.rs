@@ -6,16 +6,22 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use tollgate_policy::ids::ModelId;
+use tollgate_policy::pace::Target;
+use tollgate_policy::tenant::Class;
 use tollgate_policy::units::{KvBlocks, Micros, Tokens};
+use tollgate_policy::window::Bounds;
 
 use super::decode::{Cursor, Fields};
-use super::server;
+use super::{server, window};
 
 /// The longest context anyone can ask for; far beyond what models have, and safe to multiply.
 pub(super) const CONTEXT_MAX: u64 = 10_000_000;
 
 /// The largest KV pool, in tokens.
 const KV_TOKENS_MAX: u64 = 1_000_000_000;
+
+/// Engines of one model in this process; each has a thread and a KV pool of its own.
+const REPLICAS_MAX: usize = 16;
 
 const NAME_CHARS_MAX: usize = 128;
 const NAME_SIGNS: &str = "._:/-";
@@ -85,6 +91,19 @@ pub struct ModelConfig {
     pub max_stream: Micros,
     /// How often a client that waits for a token is sent a sign of life, 100 ms to 10 min.
     pub keepalive: Micros,
+    /// The engines that serve it, 1 to 16, all alike but for whom they serve.
+    pub replicas: Vec<ReplicaConfig>,
+    /// What each of them may hold.
+    pub window: Bounds,
+    /// What its answers are promised to be like.
+    pub target: Target,
+}
+
+/// One engine of a model.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReplicaConfig {
+    /// The one class it serves, where it does not serve all.
+    pub only: Option<Class>,
 }
 
 /// What runs a model.
@@ -94,7 +113,7 @@ pub enum EngineConfig {
     Embedded {
         /// The GGUF file, relative to the working directory.
         path: PathBuf,
-        /// Threads that compute, 1 to 1024; `None` is one for each core.
+        /// Threads that compute for each replica, 1 to 1024; `None` divides the cores among them.
         threads: Option<NonZeroU32>,
     },
     /// Made-up text at the pace of a cost model.
@@ -164,6 +183,9 @@ impl ModelConfig {
             queue: QueueConfig::default(),
             max_stream: Micros::from_secs(600),
             keepalive: Micros::from_secs(15),
+            replicas: vec![ReplicaConfig::default()],
+            window: Bounds::default(),
+            target: Target::default(),
         }
     }
 
@@ -198,9 +220,6 @@ impl ModelConfig {
         names: &mut BTreeMap<String, ModelId>,
         id: ModelId,
     ) -> Self {
-        for later in ["replicas", "slo", "window"] {
-            fields.forbid(later, "is not in this version; leave it out");
-        }
         let name = fields.required("name", "give the model a name", |value| {
             claim(&value, names, id)
         });
@@ -234,6 +253,11 @@ impl ModelConfig {
             keepalive: fields
                 .optional("stream", |value| keepalive(&value))
                 .unwrap_or(default.keepalive),
+            replicas: fields
+                .optional("replicas", |value| replicas(&value))
+                .unwrap_or_else(|| default.replicas.clone()),
+            window: window::read(fields),
+            target: window::target(fields),
             ..default
         };
         model.check(fields);
@@ -380,6 +404,32 @@ impl QueueConfig {
             max_wait: fields.optional("max_wait", |value| value.duration(span(0, 3_600_000))),
         })
     }
+}
+
+/// Reads the engines of one model. Some must serve every class, or a tenant's promise could be one
+/// that nobody keeps.
+fn replicas(section: &Cursor<'_>) -> Option<Vec<ReplicaConfig>> {
+    let want = format!("a list of 1 to {REPLICAS_MAX} replicas, like [{{}}, {{}}]");
+    let list = section.list(|replica| {
+        replica.mapping(|fields| {
+            fields.forbid(
+                "url",
+                "is for engines in other processes, which are not in this version",
+            );
+            let only = |value: Cursor<'_>| value.choice(&[("reserved", Class::Reserved)]);
+            ReplicaConfig {
+                only: fields.optional("only", only),
+            }
+        })
+    })?;
+    if section.is_empty_list() || list.len() > REPLICAS_MAX {
+        return section.refuse(want);
+    }
+    if list.iter().all(|replica| replica.only.is_some()) {
+        section.report("leaves nobody to serve the other classes; add {}");
+        return None;
+    }
+    Some(list)
 }
 
 fn keepalive(section: &Cursor<'_>) -> Option<Micros> {

@@ -1,7 +1,7 @@
-//! Durations and sizes as people write them: `30s`, `32MiB`.
+//! Durations, sizes, parts and amounts as people write them: `30s`, `32MiB`, `20%`, `0.125`.
 //!
-//! Whole numbers of one unit only. A duration always has a unit, so that nobody has to guess it; a
-//! size without one is in bytes.
+//! Whole numbers of one unit only, but for amounts. A duration always has a unit and a part its
+//! sign, so that nobody has to guess it; a size without one is in bytes.
 
 use tollgate_policy::units::Micros;
 
@@ -30,6 +30,37 @@ pub(super) fn duration(text: &str) -> Option<Micros> {
 /// The size in bytes that `text` says.
 pub(super) fn size(text: &str) -> Option<u64> {
     measured(text, &SIZE_UNITS)
+}
+
+/// The whole per cent that `text` says, sign included.
+pub(super) fn percent(text: &str) -> Option<u16> {
+    let digits = text.strip_suffix('%')?;
+    let digits = digits.strip_suffix(' ').unwrap_or(digits);
+    digits
+        .bytes()
+        .all(|byte| byte.is_ascii_digit())
+        .then(|| digits.parse().ok())?
+}
+
+/// The thousandths in `text`, a number with at most three decimals.
+pub(super) fn thousandths(text: &str) -> Option<u64> {
+    let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
+    let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
+    if !is_number(whole) || !is_number(decimals) || decimals.len() > 3 {
+        return None;
+    }
+    let decimals: u64 = format!("{decimals:0<3}").parse().ok()?;
+    whole
+        .parse::<u64>()
+        .ok()?
+        .checked_mul(1_000)?
+        .checked_add(decimals)
+}
+
+/// So many thousandths as a number, without zeros at its end.
+pub(super) fn show_thousandths(thousandths: u64) -> String {
+    let text = format!("{}.{:03}", thousandths / 1_000, thousandths % 1_000);
+    text.trim_end_matches('0').trim_end_matches('.').to_owned()
 }
 
 /// A duration in the longest unit that needs no fraction.
@@ -113,7 +144,45 @@ mod tests {
     }
 
     #[test]
+    fn a_part_is_a_whole_number_with_its_sign() {
+        assert_eq!(percent("0%"), Some(0));
+        assert_eq!(percent("92 %"), Some(92));
+        for text in ["20", "%", "-1%", "+1%", "2.5%", "0.2", "99999%", "20%%"] {
+            assert_eq!(percent(text), None, "{text}");
+        }
+    }
+
+    #[test]
+    fn an_amount_has_at_most_three_decimals() {
+        let cases = [
+            ("40", 40_000),
+            ("0.5", 500),
+            ("0.125", 125),
+            ("7.050", 7_050),
+        ];
+        for (text, expected) in cases {
+            assert_eq!(thousandths(text), Some(expected), "{text}");
+        }
+        for text in [
+            "",
+            ".5",
+            "5.",
+            "0.0001",
+            "-1",
+            "1e3",
+            "1,5",
+            "1.+5",
+            "99999999999999999999",
+        ] {
+            assert_eq!(thousandths(text), None, "{text}");
+        }
+    }
+
+    #[test]
     fn what_is_shown_reads_back() {
+        for amount in [1, 125, 500, 1_000, 40_000, 12_345] {
+            assert_eq!(thousandths(&show_thousandths(amount)), Some(amount));
+        }
         for micros in [0, 1, 999, 1_000, 90_000_000, 86_400_000_000] {
             let span = Micros::new(micros);
             assert_eq!(duration(&show_duration(span)), Some(span));

@@ -49,11 +49,16 @@ const fn key(path: &'static str, takes: &'static str, unset: Unset, meaning: &'s
 }
 
 /// All sections.
-pub const SECTIONS: [Section; 5] = [
+pub const SECTIONS: [Section; 6] = [
     Section {
         title: "The process",
         about: "",
         keys: PROCESS,
+    },
+    Section {
+        title: "For the operator",
+        about: "",
+        keys: ADMIN,
     },
     Section {
         title: "Callers",
@@ -127,6 +132,14 @@ const PROCESS: &[Key] = &[
     ),
 ];
 
+const ADMIN: &[Key] = &[key(
+    "admin.listen",
+    "loopback address and port",
+    Means("off"),
+    "Where `GET /admin/v1/queue` is answered: who waits for each model, in which place and for how \
+     long, and what each replica's window holds. It asks for no key, so it is for this computer only.",
+)];
+
 const IDENTITY: &[Key] = &[
     key(
         "identity.anonymous",
@@ -194,7 +207,7 @@ const MODELS: &[Key] = &[
     key(
         "models[].threads",
         "number, 1..=1024",
-        Means("one for each core"),
+        Means("one for each core, divided among the replicas"),
         "Threads that compute; only for `engine: embedded`.",
     ),
     key(
@@ -226,6 +239,72 @@ const MODELS: &[Key] = &[
         "duration, 100ms..=10m",
         Is("15s"),
         "How often a client that waits for a token is sent a comment.",
+    ),
+    key(
+        "models[].replicas",
+        "list of 1 to 16",
+        Is("[{}]"),
+        "The engines that serve it, in this process and on the same weights; each has a KV pool of \
+         its own.",
+    ),
+    key(
+        "models[].replicas[].only",
+        "reserved",
+        Means("every class"),
+        "Keeps the replica for tenants of that class; one at least must serve all.",
+    ),
+    key(
+        "models[].window.concurrency",
+        "auto or number, 1..=256",
+        Is("auto"),
+        "Requests that a replica is given at once; by itself what it can hold, less while some of \
+         them wait inside it.",
+    ),
+    key(
+        "models[].window.headroom",
+        "auto or number, 0..=256",
+        Is("auto"),
+        "The last of them, kept for tenants that have less than their share running; by itself 3% \
+         of them.",
+    ),
+    key(
+        "models[].window.prefill",
+        "auto or tokens, 1..=1000000",
+        Is("auto"),
+        "Prompt tokens that are computed at once; by itself what makes a step twice as long, as \
+         measured.",
+    ),
+    key(
+        "models[].classes.reserved",
+        "percent, 1%..=100%",
+        Is("92%"),
+        "How full a replica's KV may be for a `reserved` tenant within its floor; beyond its floor \
+         it is as `standard`.",
+    ),
+    key(
+        "models[].classes.standard",
+        "percent, 1%..=100%",
+        Is("85%"),
+        "The same for `standard`; at most that of `reserved`.",
+    ),
+    key(
+        "models[].classes.best_effort",
+        "percent, 1%..=100%",
+        Is("60%"),
+        "The same for `best_effort`; at most that of `standard`.",
+    ),
+    key(
+        "models[].classes.best_effort_min",
+        "percent, 0%..=100%",
+        Is("5%"),
+        "What `best_effort` may hold of it in any case, up to the bound of `standard`.",
+    ),
+    key(
+        "models[].slo.tpot",
+        "duration, 1ms..=10s",
+        Is("100ms"),
+        "The time between two tokens that is promised; what KV limits reckon with until it has \
+         been measured.",
     ),
     key(
         "models[].fake.step",
@@ -304,6 +383,12 @@ const TENANTS: &[Key] = &[
         "Its share against others; twice the weight, twice the service.",
     ),
     key(
+        "tenants[].floor",
+        "percent, 0%..=92%",
+        Is("0%"),
+        "What is set aside for it of each replica's KV; only for `class: reserved`.",
+    ),
+    key(
         "tenants[].models",
         "list of names or aliases",
         Means("all models"),
@@ -320,6 +405,18 @@ const TENANTS: &[Key] = &[
         "number, 1..=1000000",
         Means("`rpm`"),
         "Requests that may come at once after a quiet spell; needs `rpm`.",
+    ),
+    key(
+        "tenants[].limits.tpm",
+        "tokens, 1..=10000000000",
+        Means("no limit"),
+        "Tokens per minute, prompt and output; as many may come at once after a quiet spell.",
+    ),
+    key(
+        "tenants[].limits.kv_gib_seconds",
+        "decimal, 0.001..=1000000000",
+        Means("no limit"),
+        "KV memory over time that its requests in flight may be expected to hold together.",
     ),
     key(
         "tenants[].limits.concurrency",
@@ -364,6 +461,18 @@ const TENANTS: &[Key] = &[
         "As for a tenant.",
     ),
     key(
+        "default_tenant.limits.tpm",
+        "tokens, 1..=10000000000",
+        Means("no limit"),
+        "As for a tenant.",
+    ),
+    key(
+        "default_tenant.limits.kv_gib_seconds",
+        "decimal, 0.001..=1000000000",
+        Means("no limit"),
+        "As for a tenant.",
+    ),
+    key(
         "default_tenant.limits.concurrency",
         "number, 1..=1000000",
         Means("no limit"),
@@ -386,9 +495,16 @@ const TENANTS: &[Key] = &[
 const FAIRNESS: &[Key] = &[
     key(
         "fairness.policy",
-        "fifo",
-        Is("fifo"),
-        "Who is next: in the order of arrival.",
+        "vtc or drr or fifo",
+        Is("vtc"),
+        "Who is next: the tenant that has had the least service; each in turn for a quantum; or in \
+         the order of arrival, which lets a flooder starve the others.",
+    ),
+    key(
+        "fairness.quantum",
+        "number, 1..=1000000",
+        Means("1024"),
+        "Service that a tenant of weight 1 is granted per turn; only for `policy: drr`.",
     ),
     key(
         "fairness.input_weight",
@@ -402,6 +518,20 @@ const FAIRNESS: &[Key] = &[
         Is("2"),
         "What a generated token counts; not both weights are 0.",
     ),
+    key(
+        "fairness.cached_weight",
+        "percent, 0%..=100%",
+        Is("0%"),
+        "What a prompt token counts whose KV was reused, against one that is computed: as service \
+         and against `tpm`.",
+    ),
+    key(
+        "fairness.floors_max",
+        "percent, 0%..=1000%",
+        Is("60%"),
+        "What the floors of the tenants of one model may add up to; more than 100% promises more \
+         than there is.",
+    ),
 ];
 
 const OPENING: &str = "\
@@ -411,10 +541,15 @@ One YAML file, given as `tollgate serve --config FILE`. `tollgate check --config
 with its line and column and starts nothing. A complete file is `tollgate.example.yaml` beside this page.
 
 - An unknown key is a mistake; so is a key given twice.
-- A duration is a whole number with `us`, `ms`, `s`, `m` or `h`; a size has `KiB`, `MiB` or `GiB`, or is in bytes.
+- A duration is a whole number with `us`, `ms`, `s`, `m` or `h`; a size has `KiB`, `MiB` or `GiB`, or is in bytes;
+  a percentage has its `%`.
 - `${NAME}` in a value is replaced by that environment variable, which must be set; `$$` is a dollar sign. Inside
   `{ }` or `[ ]` YAML wants quotes around it: `{ rpm: \"${RPM}\" }`. Keys are never replaced.
 - Numbers may be quoted. A key without a value counts as left out.
+- A changed file is taken on while Tollgate runs, a second or two after it was written, or at once on SIGHUP: callers,
+  tenants, keys, limits, weights and `metrics`. What was used of a limit stays used. A file with a mistake, or one that
+  changes `listen`, `data_dir`, `admin`, `server`, `models`, `fairness.policy` or `fairness.quantum`, is refused whole:
+  the log says why, and what held before goes on.
 
 This page is made from `crates/server/src/config/reference.rs`; a test fails when it is stale and writes it anew
 when `UPDATE_DOCS=1` is set.

@@ -4,14 +4,16 @@
 //! message shows one.
 
 use std::collections::BTreeMap;
-use std::num::NonZeroU32;
+use std::num::{NonZeroU32, NonZeroU64};
 
-use tollgate_policy::ids::TenantId;
-use tollgate_policy::tenant::{Allowed, Class, Limits, RequestRate, Tenant, TenantTable};
-use tollgate_policy::units::Tokens;
+use tollgate_policy::bucket::Rate;
+use tollgate_policy::ids::{ModelId, TenantId};
+use tollgate_policy::tenant::{Allowed, Class, Limits, Tenant, TenantTable};
+use tollgate_policy::units::{KvByteMicros, Tokens};
 
 use super::decode::{Cursor, Fields};
 use super::expand::{Env, is_variable};
+use super::fairness::Fairness;
 use super::identity::{Anonymous, Identity};
 use super::key::KeyHash;
 use super::models::{self, Models};
@@ -24,6 +26,13 @@ const NAME_SIGNS: &str = "._-";
 
 /// Requests a minute and at once that can be written; more is no limit.
 const REQUESTS_MAX: u32 = 1_000_000;
+
+/// KV over time that can be written: a rack of memory for a day; more is no limit.
+const KV_GIB_SECONDS_MAX: u64 = 1_000_000_000;
+
+/// Per cent of a pool that one tenant's floor may be: up to where `reserved` is dispatched by
+/// default.
+const FLOOR_MAX: u8 = 92;
 
 /// The tenants and how they are recognised.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -85,6 +94,26 @@ impl Tenants {
         tenants
     }
 
+    /// Reports floors that promise more of a model's pool than `fairness` lets them.
+    pub(super) fn check_floors(&self, root: &Fields<'_, '_>, models: &Models, fairness: &Fairness) {
+        for (model, id) in models.list().iter().zip(0..) {
+            let permitted = |tenant: &&Tenant| tenant.models.permits(ModelId::new(id));
+            let floors = self.list.iter().filter(permitted);
+            let sum: u64 = floors.map(|tenant| u64::from(tenant.floor)).sum();
+            let most = fairness.floors_max;
+            if sum > u64::from(most) {
+                root.report(
+                    "tenants",
+                    format!(
+                        "have floors that add up to {sum}% of {}, more than fairness.floors_max \
+                         {most}%; lower some, or raise it",
+                        model.name
+                    ),
+                );
+            }
+        }
+    }
+
     /// Settles who callers without a key are: the tenant of that name, or one like the default
     /// tenant.
     fn let_in(&mut self, anonymous: Anonymous) {
@@ -114,6 +143,7 @@ fn template() -> Tenant {
         weight: NonZeroU32::MIN,
         models: Allowed::All,
         limits: Limits::default(),
+        floor: 0,
     }
 }
 
@@ -173,13 +203,15 @@ impl<'r> Reader<'r> {
                 .list(|key| self.key(&key, name.as_deref(), id_at(place)))
         });
         let models = fields.optional("models", |value| self.allowed(&value));
+        let class = class(fields).unwrap_or_default();
         Some(Tenant {
-            class: class(fields).unwrap_or_default(),
+            class,
             weight: weight(fields).unwrap_or(NonZeroU32::MIN),
             models: models.unwrap_or_default(),
             limits: fields
                 .optional("limits", |value| limits(&value))
                 .unwrap_or_default(),
+            floor: floor(fields, class),
             name: name?,
         })
     }
@@ -295,11 +327,20 @@ fn weight(fields: &mut Fields<'_, '_>) -> Option<NonZeroU32> {
     fields.optional("weight", |value| count(&value, 1000))
 }
 
+/// Reads what is set aside for a tenant, which only a reserved one has.
+fn floor(fields: &mut Fields<'_, '_>, class: Class) -> u8 {
+    let floor = fields
+        .optional("floor", |value| value.percent(0..=FLOOR_MAX))
+        .unwrap_or(0);
+    if floor > 0 && class != Class::Reserved {
+        let message = format!("is for class: reserved; this class is {}", class.label());
+        fields.report("floor", message);
+    }
+    floor
+}
+
 fn limits(section: &Cursor<'_>) -> Option<Limits> {
     section.mapping(|fields| {
-        for later in ["tpm", "kv_gib_seconds"] {
-            fields.forbid(later, "is not enforced in this version; leave it out");
-        }
         let rpm_given = fields.find("rpm").is_some();
         let rpm = fields.optional("rpm", |value| count(&value, REQUESTS_MAX));
         let burst = fields.optional("burst", |value| count(&value, REQUESTS_MAX));
@@ -308,10 +349,12 @@ fn limits(section: &Cursor<'_>) -> Option<Limits> {
         }
         let tokens = |value: Cursor<'_>| models::tokens(&value, 1, models::CONTEXT_MAX);
         let limits = Limits {
-            requests: rpm.map(|per_minute| RequestRate {
-                per_minute,
-                burst: burst.unwrap_or(per_minute),
+            requests: rpm.map(|per_minute: NonZeroU32| Rate {
+                per_minute: per_minute.into(),
+                burst: burst.unwrap_or(per_minute).into(),
             }),
+            tokens: fields.optional("tpm", |value| token_rate(&value)),
+            kv: fields.optional("kv_gib_seconds", |value| kv_in_flight(&value)),
             concurrency: fields.optional("concurrency", |value| count(&value, REQUESTS_MAX)),
             max_context: fields.optional("max_context", tokens),
             max_output: fields.optional("max_output", tokens),
@@ -319,6 +362,23 @@ fn limits(section: &Cursor<'_>) -> Option<Limits> {
         check_output(&limits, fields);
         limits
     })
+}
+
+/// Reads tokens a minute; as many may come at once.
+fn token_rate(value: &Cursor<'_>) -> Option<Rate> {
+    let per_minute = value.integer(1..=Rate::MAX).and_then(NonZeroU64::new)?;
+    Some(Rate {
+        per_minute,
+        burst: per_minute,
+    })
+}
+
+/// Reads an amount of KV over time, in GiB-seconds.
+fn kv_in_flight(value: &Cursor<'_>) -> Option<KvByteMicros> {
+    /// Byte-microseconds in a thousandth of a GiB-second.
+    const THOUSANDTH: u128 = 1_000 << 30;
+    let thousandths = value.thousandths(1..=KV_GIB_SECONDS_MAX * 1_000)?;
+    Some(KvByteMicros::new(u128::from(thousandths) * THOUSANDTH))
 }
 
 /// Reports an output bound that the context bound makes meaningless.

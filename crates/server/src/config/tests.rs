@@ -6,9 +6,12 @@ mod mistakes;
 
 use std::path::{Path, PathBuf};
 
+use tollgate_policy::fair::Policy;
 use tollgate_policy::ids::{ModelId, TenantId};
+use tollgate_policy::pace::Target;
 use tollgate_policy::tenant::{Allowed, Class};
-use tollgate_policy::units::{Micros, Tokens};
+use tollgate_policy::units::{KvByteMicros, Micros, Service, Tokens};
+use tollgate_policy::window::{Bounds, Knob};
 
 use super::*;
 
@@ -65,16 +68,55 @@ fn the_example_means_what_it_says() {
         Allowed::Only(vec![ModelId::new(0), ModelId::new(1)])
     );
     assert_eq!(quiet.limits.requests.unwrap().burst.get(), 10);
+    let tokens = quiet.limits.tokens.unwrap();
+    assert_eq!(
+        (tokens.per_minute.get(), tokens.burst.get()),
+        (200_000, 200_000)
+    );
+    assert_eq!(quiet.limits.kv, Some(KvByteMicros::from_gib_secs(40)));
     assert_eq!(
         config.tenants.keys[&KeyHash::of(b"sk-quiet")],
         TenantId::new(0)
     );
     assert_eq!(
         config.tenants.keys[&KeyHash::of(b"sk-batch")],
-        TenantId::new(1)
+        TenantId::new(2)
     );
-    assert_eq!(config.tenants.list[1].class, Class::BestEffort);
+    let gold = &config.tenants.list[1];
+    assert_eq!((gold.class, gold.floor), (Class::Reserved, 20));
+    assert_eq!(config.tenants.list[2].class, Class::BestEffort);
     assert_eq!(config.tenants.anonymous, None);
+    let only = config.models.list()[1].replicas.iter().map(|one| one.only);
+    assert_eq!(only.collect::<Vec<_>>(), [None, Some(Class::Reserved)]);
+    assert_eq!(model.window, Bounds::default());
+    assert_eq!(model.target, Target::default());
+    assert_eq!(config.admin, Some("127.0.0.1:8081".parse().unwrap()));
+    assert_eq!(config.fairness, Fairness::default());
+}
+
+#[test]
+fn a_window_is_what_the_file_says_and_finds_the_rest_by_itself() {
+    let text = "\
+identity: { anonymous: allow }
+models:
+  - name: m
+    engine: fake
+    window: { concurrency: 8, prefill: 128 }
+    classes: { standard: 70%, best_effort_min: 0% }
+    slo: { tpot: 50ms }
+tenants: [{ name: t, limits: { kv_gib_seconds: 0.125 } }]
+";
+    let config = parsed(text);
+    let model = &config.models.list()[0];
+    assert_eq!(model.window.concurrency, Knob::Fixed(8.try_into().unwrap()));
+    assert_eq!(model.window.headroom, Knob::Auto);
+    assert_eq!(model.window.prefill, Knob::Fixed(Tokens::new(128)));
+    let thresholds = model.window.thresholds;
+    assert_eq!((thresholds.standard, thresholds.best_effort_min), (70, 0));
+    assert_eq!((thresholds.reserved, thresholds.best_effort), (92, 60));
+    assert_eq!(model.target.tpot, Micros::from_millis(50));
+    let eighth = KvByteMicros::new((1 << 30) * 125_000);
+    assert_eq!(config.tenants.list[0].limits.kv, Some(eighth));
 }
 
 #[test]

@@ -14,6 +14,8 @@ fn only(path: &str, value: &str) -> String {
             (["models[]"], "engine") => "name: m, path: m, ",
             (["models[]"], _) => "name: m, engine: fake, ",
             (["tenants[]"], "name") => "",
+            (["tenants[]"], "floor") => "name: t, class: reserved, ",
+            (["fairness"], "quantum") => "policy: drr, ",
             (["tenants[]"], _) => "name: t, ",
             ([_, "limits"], "burst") => "rpm: 1, ",
             _ => "",
@@ -127,6 +129,14 @@ fn a_documented_bound_is_the_one_that_is_checked() {
                 let bytes = |text| i128::from(quantity::size(text).unwrap());
                 ((bytes(low) - 1).to_string(), (bytes(high) + 1).to_string())
             }
+            "percent" => {
+                let part = |text| i32::from(quantity::percent(text).unwrap());
+                (
+                    format!("{}%", part(low) - 1),
+                    format!("{}%", part(high) + 1),
+                )
+            }
+            "decimal" => ("0".to_owned(), format!("{high}.001")),
             _ => {
                 let number = |text: &str| text.parse::<i128>().unwrap();
                 (
@@ -154,7 +164,7 @@ fn a_documented_bound_is_the_one_that_is_checked() {
         checked += 1;
     }
     assert!(
-        checked > 25,
+        checked > 40,
         "the table speaks of bounds in another way: {checked}"
     );
 }

@@ -91,7 +91,7 @@ models:
     context: 8192
     kv_tokens: 4096
     fake: {}
-    slo: { ttft: 2s }
+    slo: { ttft: 2s, tpot: 0ms }
     max_stream: 10s
   - name: e
     engine: fake
@@ -114,7 +114,8 @@ models:
     10:21: models[2].aliases[2] is d, which names models[2] already; names are unique
     12:16: models[2].kv_tokens is 4096; one request may need the context's 8192
     13:11: models[2].fake is for engine: fake; this engine is embedded
-    14:10: models[2].slo is not in this version; leave it out
+    14:18: models[2].slo.ttft is not in this version; leave it out
+    14:28: models[2].slo.tpot is 0ms; use 1ms..=10s
     15:17: models[2].max_stream ends each stream before its first stream.keepalive
     18:14: models[3].context is 9000, more than fake.context 8192
     19:16: models[3].kv_tokens is 100; use a multiple of 16
@@ -157,7 +158,7 @@ tenants:
     class: gold
     weight: 0
     models: []
-    limits: { burst: 5, tpm: 1, kv_gib_seconds: 1, max_context: 10, max_output: 11 }
+    limits: { burst: 5, tpm: 0, kv_gib_seconds: 0.0005, max_context: 10, max_output: 11 }
   - name: b
     models: [m, n]
     limits: { rpm: 0, burst: 0, concurrency: 1.5 }
@@ -176,9 +177,9 @@ default_tenant: { name: x, limits: { rpm: 60s } }
     8:13: tenants[2].weight is 0; use 1..=1000
     9:13: tenants[2].models is an empty list; use a list of models, or leave it out to allow all
     10:22: tenants[2].limits.burst needs rpm beside it
-    10:30: tenants[2].limits.tpm is not enforced in this version; leave it out
-    10:49: tenants[2].limits.kv_gib_seconds is not enforced in this version; leave it out
-    10:81: tenants[2].limits.max_output is 11, more than max_context 10 allows
+    10:30: tenants[2].limits.tpm is 0; use 1..=10000000000
+    10:49: tenants[2].limits.kv_gib_seconds is 0.0005; use a number with at most three decimals, 0.001..=1000000000
+    10:86: tenants[2].limits.max_output is 11, more than max_context 10 allows
     11:11: tenants[3].name is b, as in tenants[2]; names are unique
     12:17: tenants[3].models[1] is n, which names no model here
     13:20: tenants[3].limits.rpm is 0; use 1..=1000000
@@ -194,12 +195,126 @@ default_tenant: { name: x, limits: { rpm: 60s } }
 fn mistakes_about_fairness() {
     let text = "\
 identity: { anonymous: allow }
-fairness: { policy: vtc, input_weight: 0, output_weight: 0 }
+fairness: { policy: wfq, input_weight: 0, output_weight: 0, cached_weight: 0.5, floors_max: 60 }
 ";
     assert_snapshot!(problems(text), @r#"
-    2:21: fairness.policy is vtc, which is not in this version; fifo is
+    2:21: fairness.policy is wfq; use vtc or drr or fifo
     2:40: fairness.input_weight is 0 and so is output_weight; one must count
+    2:76: fairness.cached_weight is 0.5; use a part like 20%, 0%..=100%
+    2:93: fairness.floors_max is 60; use a part like 20%, 0%..=1000%
     "#);
+}
+
+#[test]
+fn a_quantum_is_for_deficit_round_robin_alone() {
+    let text = "\
+identity: { anonymous: allow }
+fairness: { policy: fifo, quantum: 5 }
+";
+    assert_snapshot!(problems(text), @r#"
+    2:36: fairness.quantum is for policy: drr; this policy is fifo
+    "#);
+    let with = |policy: &str| {
+        let text = format!("identity: {{ anonymous: allow }}\nfairness: {{ {policy} }}\n");
+        parsed(&text).fairness.policy
+    };
+    let quantum = |units| Policy::Drr {
+        quantum: Service::new(units),
+    };
+    assert_eq!(with("policy: drr, quantum: 5"), quantum(5));
+    assert_eq!(with("policy: drr"), quantum(1024));
+    assert_eq!(with("policy: fifo"), Policy::Fifo);
+    assert_eq!(with(""), Policy::Vtc);
+}
+
+#[test]
+fn mistakes_about_windows_classes_and_replicas() {
+    let text = "\
+identity: { anonymous: allow }
+models:
+  - name: a
+    engine: fake
+    window: { concurrency: 0, headroom: all, prefill: 1000001, kv: 1 }
+    classes: { reserved: 0%, standard: 90, best_effort: 95%, best_effort_min: 96% }
+    replicas: []
+  - name: b
+    engine: fake
+    window: { concurrency: 4, headroom: 4 }
+    classes: { reserved: 80% }
+    replicas: [{ only: reserved }, { only: reserved }]
+  - name: c
+    engine: fake
+    replicas: [{ only: standard }, { url: \"http://127.0.0.1:8000\" }, {}]
+  - { name: d, engine: fake, replicas: 2 }
+";
+    assert_snapshot!(problems(text), @r#"
+    5:28: models[0].window.concurrency is 0; use auto or 1..=256
+    5:41: models[0].window.headroom is all; use auto or 0..=256
+    5:55: models[0].window.prefill is 1000001; use auto or 1..=1000000
+    5:68: models[0].window.kv is not a known key; known here: concurrency, headroom, prefill
+    6:26: models[0].classes.reserved is 0%; use 1%..=100%
+    6:40: models[0].classes.standard is 90; use a part like 20%, 1%..=100%
+    6:57: models[0].classes.best_effort is 95%, more than standard 85%
+    6:79: models[0].classes.best_effort_min is 96%, more than best_effort 95%
+    7:15: models[0].replicas is an empty list; use a list of 1 to 16 replicas, like [{}, {}]
+    10:41: models[1].window.headroom is 4, which leaves nothing of concurrency 4 to the others
+    11:14: models[1].classes.standard is 85%, more than reserved 80%
+    12:15: models[1].replicas leaves nobody to serve the other classes; add {}
+    15:24: models[2].replicas[0].only is standard; use reserved
+    15:43: models[2].replicas[1].url is for engines in other processes, which are not in this version
+    16:40: models[3].replicas is 2; use a list like [a, b]
+    "#);
+}
+
+#[test]
+fn floors_are_checked_against_what_they_may_add_up_to() {
+    let tenants = "\
+identity: { anonymous: allow }
+models: [{ name: m, engine: fake }, { name: n, engine: fake }]
+tenants:
+  - { name: a, class: reserved, floor: 40% }
+  - { name: b, class: reserved, floor: 40%, models: [m] }
+  - { name: c, class: reserved, floor: 10%, models: [n] }
+  - { name: d, class: reserved }
+";
+    assert_snapshot!(problems(tenants), @r#"
+    4:3: tenants have floors that add up to 80% of m, more than fairness.floors_max 60%; lower some, or raise it
+    "#);
+    let oversubscribed = format!("{tenants}fairness: {{ floors_max: 80% }}\n");
+    assert_eq!(parsed(&oversubscribed).tenants.list[0].floor, 40);
+    let text = "\
+identity: { anonymous: allow }
+tenants:
+  - { name: a, floor: 40% }
+  - { name: b, class: best_effort, floor: 1% }
+  - { name: c, class: reserved, floor: 93% }
+  - { name: d, class: reserved, floor: 40 }
+";
+    assert_snapshot!(problems(text), @r#"
+    3:23: tenants[0].floor is for class: reserved; this class is standard
+    4:43: tenants[1].floor is for class: reserved; this class is best_effort
+    5:40: tenants[2].floor is 93%; use 0%..=92%
+    6:40: tenants[3].floor is 40; use a part like 20%, 0%..=92%
+    "#);
+}
+
+#[test]
+fn the_operators_listener_is_for_this_computer_only() {
+    let with = |listen: &str| {
+        let text = "listen: 127.0.0.1:8080\nidentity: { anonymous: allow }\n";
+        format!("{text}admin: {{ listen: {listen} }}\n")
+    };
+    assert_snapshot!(problems(&with("0.0.0.0:8081")), @r#"
+    3:18: admin.listen is 0.0.0.0:8081, which other computers reach; it asks for no key, so use 127.0.0.1 or [::1]
+    "#);
+    assert_snapshot!(problems(&with("127.0.0.1:8080")), @r#"
+    3:18: admin.listen is 127.0.0.1:8080, where the API listens already
+    "#);
+    assert_snapshot!(problems(&with("localhost")), @r#"
+    3:18: admin.listen is localhost; use an address and a port, like 127.0.0.1:8080 or [::1]:8080
+    "#);
+    let admin = parsed(&with("\"[::1]:8081\"")).admin;
+    assert_eq!(admin, Some("[::1]:8081".parse().unwrap()));
 }
 
 #[test]
