@@ -16,6 +16,7 @@ pub mod health;
 pub mod ids;
 pub mod kv;
 pub mod outcome;
+pub mod prefix;
 pub mod rate;
 pub mod request;
 pub mod route;

@@ -29,7 +29,9 @@ use std::path::PathBuf;
 pub use self::fairness::Fairness;
 pub use self::identity::{Anonymous, Identity};
 pub use self::key::KeyHash;
-pub use self::models::{EngineConfig, FakeConfig, ModelConfig, Models, QueueConfig};
+pub use self::models::{
+    EngineConfig, FakeConfig, ModelConfig, Models, QueueConfig, ScheduleConfig,
+};
 pub use self::network::Network;
 pub use self::problem::Problem;
 pub use self::server::{MetricsReaders, ServerConfig};
