@@ -34,7 +34,8 @@ pub struct Piece<'a> {
 ///
 /// Order of calls: [`opening`](Self::opening) once for each choice, [`content`](Self::content) for
 /// each piece of text, [`finish`](Self::finish) once for each choice, and
-/// [`usage`](Self::usage) once if the stream was begun with [`StreamUsage::Final`]. `finish_reason` is null before `finish`.
+/// [`usage`](Self::usage) once if the stream was begun with [`StreamUsage::Final`].
+/// `finish_reason` is null before `finish`.
 #[derive(Clone, Debug)]
 pub struct ChunkWriter {
     /// `data: ` and the JSON up to the elements of `choices`.
