@@ -5,12 +5,16 @@ use std::fmt::Write as _;
 use tollgate_server::config::{Anonymous, Config};
 use tollgate_server::{ModelFacts, Server};
 
+use crate::terminal;
+
 /// Prints them, once the server takes work.
 pub(crate) fn print(server: &Server, config: &Config, open: bool) {
-    println!(
-        "{}",
-        text(&server.address().to_string(), server.models(), config, open)
-    );
+    terminal::answer(&text(
+        &server.address().to_string(),
+        server.models(),
+        config,
+        open,
+    ));
 }
 
 fn text(address: &str, models: &[ModelFacts], config: &Config, open: bool) -> String {
@@ -36,8 +40,10 @@ fn text(address: &str, models: &[ModelFacts], config: &Config, open: bool) -> St
     );
     let _ = writeln!(out, "  metrics  http://{address}/metrics");
     if let Some(model) = models.first() {
-        let _ = write!(out, "{}", examples(address, &model.name, open));
+        let anyone = open || config.tenants.keys.is_empty();
+        let _ = write!(out, "{}", examples(address, &model.name, open, anyone));
     }
+    out.push_str("\nCtrl-C ends it, once running answers have finished.");
     out
 }
 
@@ -47,28 +53,37 @@ fn callers(config: &Config, open: bool) -> String {
                 who"
         .to_owned();
     }
-    let keys = config.tenants.keys.len();
-    let anonymous = match config.identity.anonymous {
-        Anonymous::Allow => ", and anyone without one",
-        Anonymous::Deny => "",
+    let anonymous = config.identity.anonymous == Anonymous::Allow;
+    let mut callers = match (config.tenants.keys.len(), anonymous) {
+        (0, true) => "anyone who can connect, with any API key or none".to_owned(),
+        (0, false) => "nobody by key".to_owned(),
+        (1, _) => "whoever has the API key".to_owned(),
+        (keys, _) => format!("whoever has one of {keys} API keys"),
     };
-    let header = if config.identity.trust_tenant_header {
-        "; trusted peers may name a tenant in X-Tenant-ID"
+    if anonymous && !config.tenants.keys.is_empty() {
+        callers.push_str("; without one, as the tenant anonymous");
+    }
+    if config.identity.trust_tenant_header {
+        callers.push_str("; trusted peers may name a tenant in X-Tenant-ID");
+    }
+    callers
+}
+
+/// Two requests to paste. `open` callers may name a tenant.
+fn examples(address: &str, model: &str, open: bool, anyone: bool) -> String {
+    let (key, with) = if anyone {
+        ("any", "")
+    } else {
+        ("YOUR_KEY", ", with a key of yours in place of YOUR_KEY")
+    };
+    let tenant = if open {
+        " \\\n    -H 'X-Tenant-ID: alice'"
     } else {
         ""
     };
-    format!("whoever has one of {keys} keys{anonymous}{header}")
-}
-
-fn examples(address: &str, model: &str, open: bool) -> String {
-    let (key, tenant) = if open {
-        ("any", " \\\n    -H 'X-Tenant-ID: alice'")
-    } else {
-        ("$YOUR_KEY", "")
-    };
     format!(
         r#"
-Try it:
+Try it{with}:
 
   curl -N http://{address}/v1/chat/completions -H 'Content-Type: application/json'{tenant} \
     -H "Authorization: Bearer {key}" \

@@ -1,12 +1,13 @@
 //! The `tollgate` binary: reads the command line, and leaves the rest to the crates below it.
 
-#![expect(clippy::print_stdout, reason = "a command's answer goes to stdout")]
-
 mod banner;
 mod check;
 mod logging;
+mod model_file;
 mod serve;
+mod terminal;
 
+use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
@@ -36,6 +37,9 @@ enum Verb {
     /// Without --config, it listens on 127.0.0.1:8080, serves one model, and lets in any caller: an
     /// X-Tenant-ID header says which tenant a request is for. SIGTERM drains: no new work is
     /// taken, running answers finish, then it exits. A second signal ends it at once.
+    ///
+    /// Logs go to stderr, as JSON lines where that is no terminal; TOLLGATE_LOG chooses what is
+    /// logged: error, warn, info (the default), debug, or as in info,tollgate::request=warn.
     Serve(ServeArgs),
     /// Report every mistake in a configuration file, each with its path and line.
     ///
@@ -48,21 +52,29 @@ enum Verb {
     },
 }
 
-/// Flags of `serve`. Those that the configuration has too win over it.
+/// Flags of `serve`. They win over the configuration.
 #[derive(Args, Debug)]
 struct ServeArgs {
     /// Configuration in YAML; docs/config.md describes every key.
     #[arg(long, value_name = "FILE")]
     config: Option<PathBuf>,
-    /// Address and port to listen on, such as 127.0.0.1:8080 or 0.0.0.0:80.
-    #[arg(long, value_name = "ADDR")]
-    listen: Option<std::net::SocketAddr>,
-    /// Folder for the usage ledger; made if it is missing.
+    /// Address and port to listen on; 127.0.0.1:8080 unless the configuration says otherwise. Any
+    /// but this computer's own needs --config, since without it every caller is let in.
+    #[arg(long, value_name = "ADDR", value_parser = address)]
+    listen: Option<SocketAddr>,
+    /// Folder for the usage ledger, made if it is missing; ./tollgate-data unless the configuration
+    /// says otherwise.
     #[arg(long, value_name = "DIR")]
     data_dir: Option<PathBuf>,
-    /// A GGUF file to serve instead of the default model.
+    /// A GGUF file to serve instead of the default model, under its name without .gguf.
     #[arg(long, value_name = "FILE.gguf", conflicts_with = "config")]
     model: Option<PathBuf>,
+}
+
+/// Reads an address to listen on.
+fn address(text: &str) -> Result<SocketAddr, String> {
+    let wanted = "use an address and a port, like 127.0.0.1:8080 or [::1]:8080";
+    text.parse().map_err(|_| wanted.to_owned())
 }
 
 fn main() -> ExitCode {

@@ -3,11 +3,12 @@
 use std::path::Path;
 use std::process::ExitCode;
 
+use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollgate_server::Server;
 use tollgate_server::config::{Config, EngineConfig, ModelConfig};
 
-use crate::{ServeArgs, banner, check, logging};
+use crate::{ServeArgs, banner, check, logging, model_file, terminal};
 
 /// Where `make model` puts the default model.
 const DEFAULT_MODEL: &str = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
@@ -16,7 +17,7 @@ const DEFAULT_MODEL: &str = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
 const DEFAULT_NAME: &str = "smollm2";
 
 pub(crate) fn serve(args: ServeArgs) -> ExitCode {
-    logging::start();
+    let _logging = logging::start();
     let open = args.config.is_none();
     let config = match configure(args) {
         Ok(config) => config,
@@ -26,10 +27,13 @@ pub(crate) fn serve(args: ServeArgs) -> ExitCode {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("no runtime: {error}")),
     };
-    match runtime.block_on(run(config, open)) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => fail(&format!("{error:#}")),
-    }
+    let code = match runtime.block_on(run(config, open)) {
+        Ok(code) => code,
+        Err(error) => fail(&told(&error)),
+    };
+    // What still runs now was told to end at once.
+    runtime.shutdown_background();
+    code
 }
 
 /// The file's configuration, or the one that holds without a file; flags win over both.
@@ -47,9 +51,15 @@ fn configure(args: ServeArgs) -> Result<Config, ExitCode> {
     if args.config.is_none() && !config.listen.ip().is_loopback() {
         return Err(fail(&format!(
             "without --config any caller is let in, so {} must stay on loopback; write a \
-             configuration with keys (README.md has one), or listen on 127.0.0.1",
+             configuration with keys (docs/tollgate.example.yaml is one) and give --config, or \
+             listen on 127.0.0.1",
             config.listen
         )));
+    }
+    for model in config.models.list() {
+        if let EngineConfig::Embedded { path, .. } = &model.engine {
+            model_file::look_at(path).map_err(|why| fail(&why))?;
+        }
     }
     Ok(config)
 }
@@ -61,7 +71,8 @@ fn default_model(chosen: Option<&Path>) -> Result<ModelConfig, ExitCode> {
     let path = Path::new(DEFAULT_MODEL);
     if !path.exists() {
         return Err(fail(&format!(
-            "there is no {DEFAULT_MODEL}; run `make model` to fetch it, or give --model FILE.gguf"
+            "there is no {DEFAULT_MODEL} here; run `make model` in Tollgate's folder to fetch it \
+             and start there, or give --model FILE.gguf"
         )));
     }
     let engine = EngineConfig::Embedded {
@@ -71,10 +82,12 @@ fn default_model(chosen: Option<&Path>) -> Result<ModelConfig, ExitCode> {
     Ok(ModelConfig::new(DEFAULT_NAME.to_owned(), engine))
 }
 
-async fn run(config: Config, open: bool) -> anyhow::Result<()> {
-    let mut signals = Signals::new()?;
+async fn run(config: Config, open: bool) -> anyhow::Result<ExitCode> {
     let described = config.clone();
     let server = Server::start(config).await?;
+    // Not before: loading a model blocks for long, and until there are requests to finish, the
+    // system's own way with a signal, to end the process, is right.
+    let mut signals = Signals::new().context("can't wait for signals")?;
     let announce = async {
         server.ready().await;
         banner::print(&server, &described, open);
@@ -85,8 +98,11 @@ async fn run(config: Config, open: bool) -> anyhow::Result<()> {
         () = signals.next() => {}
     }
     tokio::select! {
-        () = server.drain() => Ok(()),
-        () = signals.next() => anyhow::bail!("ended at once by a second signal"),
+        () = server.drain() => Ok(ExitCode::SUCCESS),
+        () = signals.next() => {
+            tracing::warn!("ended at once by a second signal; running answers were cut");
+            Ok(ExitCode::FAILURE)
+        }
     }
 }
 
@@ -113,7 +129,33 @@ impl Signals {
     }
 }
 
+/// An error and what caused it, without causes that the error has told already.
+fn told(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text.push_str(": ");
+            text.push_str(&cause);
+        }
+    }
+    text
+}
+
 fn fail(why: &str) -> ExitCode {
-    eprintln!("tollgate: {why}");
+    terminal::complain(&format!("tollgate: {why}"));
     ExitCode::FAILURE
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cause_is_told_once() {
+        let cause = std::io::Error::other("the disk is gone");
+        let error = anyhow::Error::new(cause).context("can't write a: the disk is gone");
+        assert_eq!(told(&error), "can't write a: the disk is gone");
+        let error = error.context("no ledger");
+        assert_eq!(told(&error), "no ledger: can't write a: the disk is gone");
+    }
 }

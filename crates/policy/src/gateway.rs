@@ -71,7 +71,8 @@ pub struct Gateway {
     pools: Vec<Pool>,
     replicas: Vec<Replica>,
     weights: Weights,
-    /// invariant: each is in its pool's queue (queued) or its replica's window (running), and counted by its tenant.
+    /// invariant: each is in its pool's queue (queued) or its replica's window (running), and
+    /// counted by its tenant.
     requests: BTreeMap<RequestId, Request>,
     /// When running requests are stopped. invariant: one entry for each that is running and not
     /// stopped.
@@ -308,7 +309,8 @@ impl Gateway {
             .any(|replica| replica.model == model && is(&replica.health))
     }
 
-    /// `base`, and up to as much again: told the same time, clients would all come back in the same instant.
+    /// `base`, and up to as much again: told the same time, clients would all come back in the same
+    /// instant.
     fn jittered(&mut self, base: Micros) -> Micros {
         let spread = u128::from(base.get()) + 1;
         let drawn = (u128::from(self.jitter.next_u64()) * spread) >> 64;

@@ -61,8 +61,11 @@ impl Health {
         self.up_since = now;
     }
 
-    /// It failed, or failed to start.
+    /// It failed, or failed to start. Said again of one that has been ejected, it is no news.
     pub fn down(&mut self, now: Time) {
+        if self.retry_at().is_some() {
+            return;
+        }
         if self.is_healthy() && now.since(self.up_since) >= Self::STEADY {
             self.failures = 0;
         }

@@ -2,7 +2,7 @@
 
 use crate::units::{Micros, Time, Tokens};
 
-/// Tokens served per busy time, over about the last [`BusyRate::MEMORY`] of it.
+/// Tokens served per busy time, over about the last ten seconds of it.
 ///
 /// Only spans in which there was work count: an idle pool is not a slow one. Both sums are halved
 /// when the span outgrows its memory, so old measurements fade without a ring of samples.

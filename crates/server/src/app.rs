@@ -102,7 +102,10 @@ impl App {
                 let answered = guarded(answer::answer(&self, &visit, order)).await;
                 answered.unwrap_or_else(|_| refuse::bug())
             }
-            Ok(Err((turned, unread))) => self.turn_away(&visit, &turned, unread),
+            Ok(Err((turned, unread))) => {
+                let unread = unread.and_then(|body| refuse::on_its_way(&parts.headers, body));
+                self.turn_away(&visit, &turned, unread)
+            }
             Err(_) => {
                 self.end_early(&visit, None, Outcome::Bug);
                 refuse::bug()

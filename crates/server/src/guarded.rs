@@ -44,3 +44,57 @@ impl<F: Future> Future for Guarded<'_, F> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    use super::*;
+
+    struct SetOnDrop(Arc<AtomicBool>);
+
+    impl Drop for SetOnDrop {
+        fn drop(&mut self) {
+            self.0.store(std::thread::panicking(), Ordering::Relaxed);
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_future_gives_comes_through() {
+        let work = async {
+            tokio::task::yield_now().await;
+            7
+        };
+        assert_eq!(guarded(work).await, Ok(7));
+    }
+
+    #[tokio::test]
+    async fn a_panic_is_a_value_also_after_an_await() {
+        for awaits in 0..3 {
+            let work = async {
+                for _ in 0..awaits {
+                    tokio::task::yield_now().await;
+                }
+                panic!("as asked");
+            };
+            assert_eq!(guarded::<_>(work).await, Err::<(), _>(Panicked));
+        }
+    }
+
+    #[tokio::test]
+    async fn what_a_future_holds_is_dropped_while_it_unwinds() {
+        let unwound = Arc::new(AtomicBool::new(false));
+        let held = SetOnDrop(Arc::clone(&unwound));
+        let work = async move {
+            let _held = held;
+            tokio::task::yield_now().await;
+            panic!("as asked");
+        };
+        assert_eq!(guarded::<_>(work).await, Err::<(), _>(Panicked));
+        assert!(
+            unwound.load(Ordering::Relaxed),
+            "a guard can tell a panic from a leave"
+        );
+    }
+}

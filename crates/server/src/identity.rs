@@ -88,3 +88,49 @@ fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
     !name.is_empty() && name.len() <= NAME_MAX && name.bytes().all(plain)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn headers(list: &[(&'static str, &'static str)]) -> HeaderMap {
+        let each = list.iter().map(|(name, value)| {
+            let name = HeaderName::from_static(name);
+            (name, value.parse().unwrap())
+        });
+        each.collect()
+    }
+
+    #[test]
+    fn a_key_is_read_from_the_first_place_that_has_one() {
+        type Case = (
+            &'static [(&'static str, &'static str)],
+            Option<&'static [u8]>,
+        );
+        let cases: [Case; 7] = [
+            (
+                &[("authorization", "Bearer k1"), ("x-api-key", "k2")],
+                Some(b"k1"),
+            ),
+            (&[("authorization", "BEARER  k1 ")], Some(b"k1")),
+            (&[("authorization", "k1")], Some(b"k1")),
+            (&[("authorization", "Basic k1")], Some(b"Basic k1")),
+            (&[("x-api-key", " k2 "), ("api-key", "k3")], Some(b"k2")),
+            (&[("api-key", "k3")], Some(b"k3")),
+            (&[], None),
+        ];
+        for (list, expected) in cases {
+            assert_eq!(key(&headers(list)), expected, "{list:?}");
+        }
+    }
+
+    #[test]
+    fn a_tenants_name_is_short_and_plain() {
+        for name in ["a", "team-7", "A.b_c", &"n".repeat(64)] {
+            assert!(is_name(name), "{name}");
+        }
+        for name in ["", "a b", "a/b", "a\"", "é", &"n".repeat(65)] {
+            assert!(!is_name(name), "{name}");
+        }
+    }
+}

@@ -31,8 +31,8 @@ pub(crate) enum Letter {
 
 /// A request in flight: exactly one [`Event::ClientEnded`] reaches the policy for it.
 ///
-/// `delivered` consumes it, so not twice; dropping it covers every path that lets go of it (a dropped
-/// body, a cancelled future, a panic), so not zero times.
+/// `delivered` consumes it, so not twice; dropping it covers every path that lets go of it (a
+/// dropped body, a cancelled future, a panic), so not zero times.
 #[must_use = "dropping a request in flight ends it as a client that has gone"]
 #[derive(Debug)]
 pub(crate) struct InFlight {

@@ -6,11 +6,11 @@
 //! and nobody can overlook it.
 
 use std::fs::{File, OpenOptions};
-use std::io::{self, BufWriter, Write as _};
+use std::io::{self, BufWriter, Read as _, Seek as _, SeekFrom, Write as _};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::JoinHandle;
 
 use serde::Serialize;
@@ -55,7 +55,7 @@ pub(crate) struct Ledger {
     /// `None` once it is closed.
     lines: Mutex<Option<SyncSender<String>>>,
     writer: Mutex<Option<JoinHandle<()>>>,
-    spilled: AtomicU64,
+    spilled: Arc<AtomicU64>,
 }
 
 /// Why there is no ledger.
@@ -78,20 +78,24 @@ impl Ledger {
             source,
         };
         std::fs::create_dir_all(folder).map_err(failed)?;
-        let file = OpenOptions::new()
+        let mut file = OpenOptions::new()
             .create(true)
+            .read(true)
             .append(true)
             .open(&path)
             .map_err(failed)?;
+        end_torn_line(&mut file).map_err(failed)?;
         let (lines, waiting) = sync_channel(WAITING_MAX);
+        let spilled = Arc::new(AtomicU64::new(0));
+        let counter = Arc::clone(&spilled);
         let writer = std::thread::Builder::new().name("ledger".to_owned());
         let writer = writer
-            .spawn(move || write_all(&waiting, file))
+            .spawn(move || write_all(&waiting, file, &counter))
             .map_err(failed)?;
         Ok(Self {
             lines: Mutex::new(Some(lines)),
             writer: Mutex::new(Some(writer)),
-            spilled: AtomicU64::new(0),
+            spilled,
         })
     }
 
@@ -110,12 +114,11 @@ impl Ledger {
             None => Some(line),
         };
         if let Some(line) = refused {
-            self.spilled.fetch_add(1, Ordering::Relaxed);
-            spill(&line, "the ledger can't keep up");
+            spill(&line, "the ledger can't keep up", &self.spilled);
         }
     }
 
-    /// Lines that went to the log because too many waited for the disk.
+    /// Lines that went to the log because too many waited for the disk, or it refused them.
     pub(crate) fn spilled(&self) -> u64 {
         self.spilled.load(Ordering::Relaxed)
     }
@@ -139,15 +142,30 @@ impl Ledger {
     }
 }
 
+/// Ends a line that a power cut tore, so that it does not spoil the one after it.
+fn end_torn_line(file: &mut File) -> io::Result<()> {
+    let mut last = [b'\n'];
+    if file.metadata()?.len() > 0 {
+        file.seek(SeekFrom::End(-1))?;
+        file.read_exact(&mut last)?;
+    }
+    if last != [b'\n'] {
+        file.write_all(b"\n")?;
+    }
+    Ok(())
+}
+
 /// Writes lines until there are no more senders: all that wait, then one sync for all of them.
-fn write_all(waiting: &Receiver<String>, file: File) {
+fn write_all(waiting: &Receiver<String>, file: File, spilled: &AtomicU64) {
     let mut out = BufWriter::new(file);
     while let Ok(first) = waiting.recv() {
         let batch: Vec<_> = std::iter::once(first).chain(waiting.try_iter()).collect();
         if let Err(error) = write_batch(&mut out, &batch) {
             for line in &batch {
-                spill(line, &error.to_string());
+                spill(line, &error.to_string(), spilled);
             }
+            // What the disk refused is in the log now; kept, it would be written a second time.
+            out = BufWriter::new(out.into_parts().0);
         }
     }
 }
@@ -161,7 +179,8 @@ fn write_batch(out: &mut BufWriter<File>, batch: &[String]) -> io::Result<()> {
     out.get_ref().sync_data()
 }
 
-fn spill(line: &str, why: &str) {
+fn spill(line: &str, why: &str, spilled: &AtomicU64) {
+    spilled.fetch_add(1, Ordering::Relaxed);
     tracing::error!(target: "tollgate::ledger", why, line, "not in the ledger file");
 }
 
@@ -201,6 +220,21 @@ mod tests {
         let text = std::fs::read_to_string(folder.path().join("usage.jsonl")).unwrap();
         assert_eq!(text.lines().count(), 200);
         insta::assert_snapshot!(text.lines().next().unwrap(), @r#"{"request":"r0-0","tenant":"t","model":"m","replica":0,"outcome":"completed","finish_reason":"stop","prompt_tokens":3,"cached_tokens":0,"output_tokens":2,"received_unix_us":1,"queue_us":2,"ttft_us":3,"total_us":4}"#);
+    }
+
+    #[test]
+    fn lines_that_the_disk_refuses_are_counted() {
+        let folder = tempfile::tempdir().unwrap();
+        let full = folder.path().join("usage.jsonl");
+        std::os::unix::fs::symlink("/dev/full", full).unwrap();
+        let ledger = Ledger::open(folder.path()).unwrap();
+        for n in 0..3 {
+            ledger.write(entry(&format!("r{n}")));
+        }
+        ledger.close();
+        assert_eq!(ledger.spilled(), 3);
+        ledger.write(entry("too late"));
+        assert_eq!(ledger.spilled(), 4);
     }
 
     #[test]

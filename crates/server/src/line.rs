@@ -219,3 +219,104 @@ impl<T: Write + Unpin> Write for FencedIo<T> {
         this.wrote(wrote, cx)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::future::poll_fn;
+    use std::num::NonZeroU32;
+
+    use hyper_util::rt::TokioIo;
+    use tempfile::TempDir;
+    use tokio::io::{AsyncReadExt as _, DuplexStream, duplex};
+    use tollgate_policy::fair::Policy;
+    use tollgate_policy::gateway::Config;
+    use tollgate_policy::tenant::{Allowed, Class, Limits, Tenant, TenantTable};
+    use tollgate_policy::usage::Weights;
+
+    use super::*;
+    use crate::books::Books;
+    use crate::ledger::Ledger;
+    use crate::metrics::Metrics;
+
+    /// A desk without models, and the folder of its ledger.
+    fn desk() -> (Arc<Desk>, TempDir) {
+        let template = Tenant {
+            name: String::new(),
+            class: Class::Standard,
+            weight: NonZeroU32::MIN,
+            models: Allowed::All,
+            limits: Limits::default(),
+        };
+        let config = Config {
+            tenants: TenantTable::new(vec![], template),
+            models: vec![],
+            replicas: vec![],
+            fairness: Policy::Fifo,
+            weights: Weights::default(),
+            seed: 0,
+        };
+        let folder = tempfile::tempdir().unwrap();
+        let ledger = Ledger::open(folder.path()).unwrap();
+        let clock = Clock::start();
+        let books = Books::new(Metrics::new(), ledger, vec![], &clock);
+        (Desk::new(config, clock, books).0, folder)
+    }
+
+    /// A socket with room for eight bytes that its client has not read.
+    fn socket(
+        line: &Arc<Line>,
+        desk: &Arc<Desk>,
+    ) -> (FencedIo<TokioIo<DuplexStream>>, DuplexStream) {
+        let (client, server) = duplex(8);
+        let io = FencedIo::new(TokioIo::new(server), Arc::clone(line), desk);
+        (io, client)
+    }
+
+    async fn write(io: &mut FencedIo<TokioIo<DuplexStream>>, mut bytes: &[u8]) -> io::Result<()> {
+        while !bytes.is_empty() {
+            let taken = poll_fn(|cx| Pin::new(&mut *io).poll_write(cx, bytes)).await?;
+            bytes = &bytes[taken..];
+        }
+        Ok(())
+    }
+
+    /// Seconds since the start, to a tenth.
+    fn tenths(desk: &Desk) -> u64 {
+        desk.clock().now().as_micros() / 100_000
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_accepts_nothing_is_cut_off_after_a_minute() {
+        let (desk, _folder) = desk();
+        let (mut io, _client) = socket(&Line::new(), &desk);
+        let error = write(&mut io, &[b'x'; 20]).await.unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::TimedOut);
+        assert_eq!(tenths(&desk), 600);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_accepts_nothing_is_cut_off_soon_after_its_bound() {
+        let (desk, _folder) = desk();
+        let line = Line::new();
+        let (mut io, _client) = socket(&line, &desk);
+        line.fence(Time::START + Micros::from_secs(7));
+        assert!(write(&mut io, &[b'x'; 20]).await.is_err());
+        assert_eq!(tenths(&desk), 73);
+    }
+
+    #[tokio::test(start_paused = true)]
+    async fn a_client_that_accepts_a_little_now_and_then_is_never_cut_off() {
+        let (desk, _folder) = desk();
+        let (mut io, mut client) = socket(&Line::new(), &desk);
+        let read = async {
+            let mut tick = tokio::time::interval(std::time::Duration::from_secs(50));
+            for _ in 0..10 {
+                tick.tick().await;
+                client.read_exact(&mut [0; 8]).await.unwrap();
+            }
+        };
+        let (written, ()) = tokio::join!(write(&mut io, &[b'x'; 80]), read);
+        assert!(written.is_ok());
+        assert!(tenths(&desk) >= 4_000);
+    }
+}

@@ -37,10 +37,21 @@ pub(crate) struct Door {
     pub(crate) app: Arc<App>,
     pub(crate) router: Router,
     pub(crate) tasks: Tasks,
-    /// Becomes true when connections are to end as soon as they are idle.
-    pub(crate) closing: watch::Receiver<bool>,
+    /// When connections are to end.
+    pub(crate) closing: watch::Receiver<Closing>,
     /// Connections at once; those past it wait unaccepted, in the system's own bounded line.
     pub(crate) places: Arc<Semaphore>,
+}
+
+/// How far the server is with ending its connections.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Closing {
+    /// They stay.
+    No,
+    /// Each ends as soon as it is idle.
+    WhenIdle,
+    /// They are cut: whoever does not read would hold them for as long as it likes.
+    Now,
 }
 
 /// Accepts connections until it is dropped.
@@ -93,9 +104,12 @@ impl Door {
         let mut connection = std::pin::pin!(connection);
         let ended = tokio::select! {
             ended = connection.as_mut() => ended,
-            () = closed(&mut self.closing) => {
+            () = reached(&mut self.closing, Closing::WhenIdle) => {
                 connection.as_mut().graceful_shutdown();
-                connection.await
+                tokio::select! {
+                    ended = connection.as_mut() => ended,
+                    () = reached(&mut self.closing, Closing::Now) => Ok(()),
+                }
             }
         };
         if let Err(error) = ended {
@@ -105,10 +119,10 @@ impl Door {
     }
 }
 
-/// Resolves when connections are to end.
-async fn closed(closing: &mut watch::Receiver<bool>) {
+/// Resolves when the server is that far.
+async fn reached(closing: &mut watch::Receiver<Closing>, stage: Closing) {
     // Err: the server is gone, which comes to the same.
-    let _ = closing.wait_for(|closing| *closing).await;
+    let _ = closing.wait_for(|closing| *closing >= stage).await;
 }
 
 async fn respond(

@@ -4,6 +4,7 @@
 //! tenants up to [`TENANT_LABELS_MAX`] and then `other`. So the number of series is bounded,
 //! whoever calls.
 
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -81,7 +82,6 @@ struct ReplicaMetrics {
     engine_prefixes: Family<ReplicaLabel, Gauge>,
     engine_prompt_tokens: Family<ReplicaLabel, Gauge>,
     engine_reused_tokens: Family<ReplicaLabel, Gauge>,
-    engine_preemptions: Family<ReplicaLabel, Gauge>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -277,15 +277,20 @@ impl Metrics {
             let totals = engine.totals;
             set(&ours.engine_prompt_tokens, signed(totals.prompt.get()));
             set(&ours.engine_reused_tokens, signed(totals.reused.get()));
-            set(&ours.engine_preemptions, signed(totals.preemptions));
         }
+        self.take_service(desk);
+    }
+
+    /// Tenants without a label of their own are summed up.
+    fn take_service(&self, desk: &Desk) {
+        let mut sums = BTreeMap::new();
         for ((name, service), id) in desk.attained().into_iter().zip(0..) {
-            if service.get() > 0 {
-                let tenant = tenant_label(TenantId::new(id), &name);
-                self.service
-                    .get_or_create(&TenantLabel { tenant })
-                    .set(signed(service.get()));
-            }
+            let tenant = tenant_label(TenantId::new(id), &name);
+            *sums.entry(tenant).or_insert(0_u64) += service.get();
+        }
+        for (tenant, service) in sums.into_iter().filter(|(_, service)| *service > 0) {
+            let label = TenantLabel { tenant };
+            self.service.get_or_create(&label).set(signed(service));
         }
     }
 
@@ -429,11 +434,6 @@ impl Metrics {
                 "engine_reused_prompt_tokens",
                 "Those of them whose KV was reused: divided by all, the hit rate",
                 &ours.engine_reused_tokens,
-            ),
-            (
-                "engine_preemptions",
-                "Preemptions since the replica came up",
-                &ours.engine_preemptions,
             ),
         ];
         for (name, help, family) in by_replica {

@@ -192,6 +192,12 @@ const LINGER_BYTES: usize = 256 * 1024 * 1024;
 /// How long an unread body is thrown away at most.
 const LINGER_TIME: Duration = Duration::from_secs(10);
 
+/// What a client is sending while it is refused. One that asked whether to send at all
+/// (`Expect: 100-continue`) sends nothing once it has its answer, so there is nothing to wait for.
+pub(crate) fn on_its_way(headers: &HeaderMap, body: Body) -> Option<Body> {
+    (!headers.contains_key(header::EXPECT)).then_some(body)
+}
+
 /// An error, and after it, unseen by the client, the end of the body it did not wait for.
 struct Lingering {
     whole: Body,

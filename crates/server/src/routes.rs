@@ -182,7 +182,10 @@ fn no_such_path(path: &str) -> Turned {
 fn turn_away_unread(app: &App, request: Request, turned: &Turned) -> Response {
     let (parts, body) = request.into_parts();
     match parts.extensions.get::<Visit>() {
-        Some(visit) => app.turn_away(visit, turned, Some(body)),
+        Some(visit) => {
+            let unread = refuse::on_its_way(&parts.headers, body);
+            app.turn_away(visit, turned, unread)
+        }
         None => refuse::bug(),
     }
 }

@@ -21,11 +21,14 @@ use crate::config::{Config, ModelConfig};
 use crate::desk::Desk;
 use crate::identity::Identity;
 use crate::ledger::{Ledger, LedgerError};
-use crate::listen::{Door, accept};
+use crate::listen::{Closing, Door, accept};
 use crate::metrics::Metrics;
 use crate::replicas::{self, Blueprint};
 use crate::routes::router;
 use crate::spawn::Tasks;
+
+/// How long after the drain's bound a client may take to accept the last of what it is told.
+const GOODBYE: Duration = Duration::from_millis(500);
 
 /// How long connections may take to close once nothing is in flight any more.
 const CLOSING_TIME: Duration = Duration::from_secs(5);
@@ -38,7 +41,7 @@ pub struct Server {
     desk: Arc<Desk>,
     tasks: Tasks,
     drain: Micros,
-    closing: watch::Sender<bool>,
+    closing: watch::Sender<Closing>,
     stop: watch::Sender<bool>,
     replicas: usize,
 }
@@ -121,7 +124,7 @@ impl Server {
             facts,
             tasks: Tasks::default(),
             drain: config.server.drain,
-            closing: watch::Sender::new(false),
+            closing: watch::Sender::new(Closing::No),
             stop: watch::Sender::new(false),
             replicas: blueprints.len(),
             desk,
@@ -165,15 +168,16 @@ impl Server {
     pub async fn drain(self) {
         tracing::info!(bound_s = self.drain.secs_up(), "draining");
         self.desk.submit(Event::Drain { bound: self.drain });
-        self.desk.drained().await;
-        self.closing.send_replace(true);
-        self.stop.send_replace(true);
-        if tokio::time::timeout(CLOSING_TIME, self.tasks.ended())
+        let bound = Duration::from_micros(self.drain.get()) + GOODBYE;
+        if tokio::time::timeout(bound, self.desk.drained())
             .await
             .is_err()
         {
-            tracing::warn!("some connections did not close in time");
+            tracing::warn!("some clients did not take the end of their answers; they are cut off");
+            self.closing.send_replace(Closing::Now);
+            self.desk.drained().await;
         }
+        self.close_connections().await;
         let (desk, count) = (Arc::clone(&self.desk), self.replicas);
         let stop = move || {
             replicas::stop_all(&desk, count);
@@ -183,6 +187,22 @@ impl Server {
             tracing::error!("stopping the engines panicked");
         }
         tracing::info!("drained");
+    }
+
+    /// Lets connections end by themselves, for a while.
+    async fn close_connections(&self) {
+        if *self.closing.borrow() == Closing::No {
+            self.closing.send_replace(Closing::WhenIdle);
+        }
+        self.stop.send_replace(true);
+        if tokio::time::timeout(CLOSING_TIME, self.tasks.ended())
+            .await
+            .is_err()
+        {
+            tracing::warn!("some connections did not close in time; they are cut off");
+            self.closing.send_replace(Closing::Now);
+            self.tasks.ended().await;
+        }
     }
 
     /// Runs a task that ends with the server.

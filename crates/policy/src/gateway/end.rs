@@ -6,7 +6,7 @@
 use super::Gateway;
 use super::event::{Effect, Record};
 use crate::ids::{ModelId, RequestId, TenantId, position};
-use crate::outcome::Outcome;
+use crate::outcome::{Eviction, Outcome};
 use crate::request::{Request, Running, Stage};
 use crate::units::Time;
 use crate::usage::Usage;
@@ -18,6 +18,8 @@ pub(super) struct Ended {
     usage: Usage,
     /// What is known of it where it was never admitted.
     stranger: Option<Stranger>,
+    /// Whether its client is to be told here, since nobody has told it yet.
+    untold: bool,
 }
 
 /// What is known of a request that was not let in.
@@ -35,6 +37,7 @@ impl Ended {
             outcome,
             usage: Usage::default(),
             stranger: Some(stranger),
+            untold: false,
         }
     }
 
@@ -45,6 +48,16 @@ impl Ended {
             outcome,
             usage,
             stranger: None,
+            untold: false,
+        }
+    }
+
+    /// One that was dropped from the queue, and whose client does not know.
+    pub(super) fn evicted(id: RequestId, eviction: Eviction) -> Self {
+        let ended = Self::inside(id, Outcome::Evicted(eviction), Usage::default());
+        Self {
+            untold: true,
+            ..ended
         }
     }
 }
@@ -60,6 +73,7 @@ impl Gateway {
             outcome,
             usage,
             stranger,
+            untold,
         } = ended;
         let blank = |tenant, model, received| Record {
             id,
@@ -91,9 +105,16 @@ impl Gateway {
             (Some(_), Some(_)) => unreachable!("{id:?} was refused and let in"),
             (None, None) => unreachable!("{id:?} ended twice"),
         };
+        if let Some(request) = &request {
+            self.settle(id, request, outcome);
+        }
+        // Told after it was settled, its client sees the quota that was given back.
+        if let (Some(request), true) = (&request, untold) {
+            let wait = self.wait_hint(request.model, now);
+            self.refuse((id, request.tenant), outcome, wait, now);
+        }
         self.effects.push_back(Effect::Record(record));
         if let Some(request) = request {
-            self.settle(id, &request, outcome);
             self.fill(request.model, now);
         }
     }

@@ -5,7 +5,7 @@ use super::end::Ended;
 use super::event::{Dispatch, Effect, Served};
 use super::{Drain, Gateway};
 use crate::ids::{ModelId, ReplicaId, RequestId, position};
-use crate::outcome::{EngineEnding, Eviction, Fence, Outcome, Phase};
+use crate::outcome::{EngineEnding, Eviction, Failure, Fence, Outcome, Phase};
 use crate::request::{ClientEnding, Running, Stage};
 use crate::route::{self, Candidate, Choice};
 use crate::units::{KvBlocks, Micros, Time, Tokens};
@@ -83,10 +83,17 @@ impl Gateway {
         usage: Usage,
         now: Time,
     ) {
-        if let Some(running) = self.running(id) {
-            running.engine.get_or_insert((ending, usage));
-            self.end_if_over(id, now);
+        let Some(running) = self.running(id) else {
+            return;
+        };
+        running.engine.get_or_insert((ending, usage));
+        let replica = running.replica;
+        // A replica says that it is down when it has ended all it had. By then the first of those
+        // would have made room for the next in line, which would go to its ruin.
+        if ending == EngineEnding::Failed(Failure::Engine) {
+            self.replica(replica).health.down(now);
         }
+        self.end_if_over(id, now);
     }
 
     pub(super) fn client_ended(&mut self, id: RequestId, ending: ClientEnding, now: Time) {
@@ -228,19 +235,9 @@ impl Gateway {
                 if at > now {
                     break;
                 }
-                self.evict(id, Eviction::QueueTime, now);
+                self.end(Ended::evicted(id, Eviction::QueueTime), now);
             }
         }
-    }
-
-    fn evict(&mut self, id: RequestId, eviction: Eviction, now: Time) {
-        let Some(request) = self.requests.get(&id).copied() else {
-            return;
-        };
-        let outcome = Outcome::Evicted(eviction);
-        let wait = self.wait_hint(request.model, now);
-        self.refuse((id, request.tenant), outcome, wait, now);
-        self.end(Ended::inside(id, outcome, Usage::default()), now);
     }
 
     fn stop_everything(&mut self, now: Time) {
@@ -251,7 +248,7 @@ impl Gateway {
             .collect();
         for (id, stage) in ids {
             match stage {
-                Stage::Queued => self.evict(id, Eviction::Draining, now),
+                Stage::Queued => self.end(Ended::evicted(id, Eviction::Draining), now),
                 Stage::Running(_) => self.cancel(id, Outcome::Fenced(Fence::Drain)),
             }
         }

@@ -466,6 +466,28 @@ fn a_replica_that_fails_is_started_again_and_nobody_is_sent_to_it_meanwhile() {
 }
 
 #[test]
+fn who_waits_is_not_sent_to_a_replica_that_has_failed_and_not_yet_said_so() {
+    let mut rig = Rig::new(1, Limits::default());
+    rig.arrive(1);
+    rig.arrive(2);
+    rig.engine_ends(1, EngineEnding::Failed(Failure::Engine), 4);
+    let effects = rig.client_ends(1, ClientEnding::Delivered);
+    assert_eq!(dispatched(&effects), []);
+    rig.handle(Event::ReplicaDown { replica: REPLICA });
+    let start = [Effect::Start { replica: REPLICA }];
+    assert_eq!(rig.wait(Health::BACKOFF_MIN), start, "it failed once");
+    let capacity = Capacity {
+        sequences: 1,
+        kv: KvBlocks::new(40),
+    };
+    let effects = rig.handle(Event::ReplicaUp {
+        replica: REPLICA,
+        capacity,
+    });
+    assert_eq!(dispatched(&effects), [2]);
+}
+
+#[test]
 fn a_handler_that_panics_ends_its_request_as_a_bug() {
     let mut rig = Rig::new(1, Limits::default());
     rig.arrive(1);

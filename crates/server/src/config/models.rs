@@ -323,6 +323,13 @@ impl ModelConfig {
             let message = format!("is {kv_tokens}; one request may need the context's {context}");
             fields.report("kv_tokens", message);
         }
+        if self.step_tokens < Tokens::new(u64::from(self.max_sequences)) {
+            let message = format!(
+                "is {}; each of max_sequences {} needs one",
+                self.step_tokens, self.max_sequences
+            );
+            fields.report("step_tokens", message);
+        }
         if self.keepalive >= self.max_stream {
             fields.report(
                 "max_stream",

@@ -201,7 +201,7 @@ const MODELS: &[Key] = &[
         "models[].step_tokens",
         "tokens, 16..=8192",
         Is("512"),
-        "Tokens that one step may compute.",
+        "Tokens that one step may compute; at least `max_sequences`.",
     ),
     key(
         "models[].chunk_tokens",

@@ -131,6 +131,21 @@ models:
 }
 
 #[test]
+fn a_step_has_room_for_a_token_of_each_sequence() {
+    let text = "\
+identity: { anonymous: allow }
+models:
+  - { name: a, engine: fake, step_tokens: 32 }
+  - { name: b, engine: fake, step_tokens: 31 }
+  - { name: c, engine: fake, step_tokens: 16, max_sequences: 17 }
+";
+    assert_snapshot!(problems(text), @r#"
+    4:43: models[1].step_tokens is 31; each of max_sequences 32 needs one
+    5:43: models[2].step_tokens is 16; each of max_sequences 17 needs one
+    "#);
+}
+
+#[test]
 fn mistakes_about_tenants() {
     let text = "\
 models: [{ name: m, engine: fake }]

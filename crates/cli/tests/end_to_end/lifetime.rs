@@ -1,0 +1,172 @@
+//! From the first request to the last: signals, drains, and what a power cut leaves behind.
+
+use std::path::Path;
+use std::time::Duration;
+
+use serde_json::Value;
+
+use crate::client::Exchange;
+use crate::deadline::{PATIENCE, eventually};
+use crate::process::{OPEN, Server, serve};
+
+/// How soon a process that has nothing to finish ends.
+const AT_ONCE: Duration = Duration::from_secs(2);
+
+/// Tokens of a stream that a test does not wait for: more than a minute of them.
+const ENDLESS: u32 = 7000;
+
+/// Waits until requests are turned away, and checks that they are told where to go.
+fn wait_for_drain(server: &Server) {
+    eventually("it is draining", || {
+        (server.get("/ready").status == 503).then_some(())
+    });
+    let late = server.stream(5).finish();
+    assert_eq!(late.status, 503, "{}", late.body);
+    let wait: u32 = late.header("retry-after").unwrap().parse().unwrap();
+    assert!(wait >= 1, "{}", late.head);
+    assert_eq!(late.header("connection"), Some("close"));
+    let error: Value = serde_json::from_str(&late.body).unwrap();
+    assert!(error["error"]["message"].is_string(), "{error}");
+    assert_eq!(server.get("/health").status, 200, "alive, while it drains");
+}
+
+/// Signals a server with eight streams, and sees all of them to their end.
+fn drain_by(signal: &str) {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(serve(folder.path(), OPEN));
+    let mut streams: Vec<_> = (0..8).map(|_| server.stream(300)).collect();
+    for stream in &mut streams {
+        stream.read_until("\"content\":");
+    }
+    server.running.signal(signal);
+    wait_for_drain(&server);
+    for stream in streams {
+        let answer = stream.finish();
+        assert_eq!(answer.finish_reason().as_deref(), Some("length"));
+        assert!(answer.is_done(), "{}", answer.body);
+    }
+    let ended = server.running.ended(Duration::from_secs(10));
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let completed = ledger(folder.path());
+    assert_eq!(completed.len(), 8);
+    assert!(completed.iter().all(|line| line["output_tokens"] == 300));
+}
+
+/// The ledger's lines, each of which must be whole.
+fn ledger(folder: &Path) -> Vec<Value> {
+    let text = std::fs::read_to_string(folder.join("tollgate-data/usage.jsonl")).unwrap();
+    assert!(text.is_empty() || text.ends_with('\n'), "{text}");
+    text.lines()
+        .map(|line| serde_json::from_str(line).unwrap())
+        .collect()
+}
+
+#[test]
+fn sigterm_lets_every_stream_finish_and_turns_newcomers_away() {
+    drain_by("TERM");
+}
+
+#[test]
+fn ctrl_c_does_what_sigterm_does() {
+    drain_by("INT");
+}
+
+#[test]
+fn an_idle_server_ends_at_once() {
+    for signal in ["TERM", "INT"] {
+        let folder = tempfile::tempdir().unwrap();
+        let server = Server::start(serve(folder.path(), OPEN));
+        server.running.signal(signal);
+        assert_eq!(server.running.ended(AT_ONCE).code, Some(0));
+    }
+}
+
+#[test]
+fn connections_that_are_open_and_idle_hold_up_no_end() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(serve(folder.path(), OPEN));
+    let idle: Vec<_> = (0..20)
+        .map(|_| std::net::TcpStream::connect(&server.address).unwrap())
+        .collect();
+    assert_eq!(server.get("/ready").status, 200);
+    server.running.signal("TERM");
+    assert_eq!(server.running.ended(AT_ONCE).code, Some(0));
+    drop(idle);
+}
+
+#[test]
+fn a_drain_that_takes_too_long_ends_its_streams_with_an_error_and_books_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let config = format!("{OPEN}server: {{ drain: 1s }}\n");
+    let server = Server::start(serve(folder.path(), &config));
+    let mut stream = server.stream(ENDLESS);
+    stream.read_until("\"content\":");
+    server.running.signal("TERM");
+    let answer = stream.finish();
+    assert!(!answer.body.contains("[DONE]"), "{}", answer.body);
+    let last = answer.events().pop().unwrap();
+    assert!(last["error"]["message"].is_string(), "{last}");
+    assert_eq!(server.running.ended(AT_ONCE).code, Some(0));
+    let lines = ledger(folder.path());
+    assert_eq!(lines.len(), 1);
+    assert!(lines[0]["output_tokens"].as_u64() > Some(0), "{}", lines[0]);
+}
+
+#[test]
+fn a_second_signal_ends_it_at_once() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(serve(folder.path(), OPEN));
+    let mut stream = server.stream(ENDLESS);
+    stream.read_until("\"content\":");
+    server.running.signal("TERM");
+    wait_for_drain(&server);
+    server.running.signal("TERM");
+    let ended = server.running.ended(AT_ONCE);
+    assert_eq!(ended.code, Some(1));
+    assert!(ended.stderr.contains("second signal"), "{}", ended.stderr);
+    assert!(!stream.finish().body.contains("[DONE]"));
+}
+
+#[test]
+fn a_power_cut_leaves_whole_lines_and_the_next_start_goes_on_behind_them() {
+    let folder = tempfile::tempdir().unwrap();
+    let server = Server::start(serve(folder.path(), OPEN));
+    for _ in 0..3 {
+        assert!(server.stream(5).finish().is_done());
+    }
+    let mut cut: Vec<_> = (0..4).map(|_| server.stream(ENDLESS)).collect();
+    for stream in &mut cut {
+        stream.read_until("\"content\":");
+    }
+    eventually("three requests are in the ledger", || {
+        (ledger(folder.path()).len() == 3).then_some(())
+    });
+    assert_eq!(server.running.kill().code, None);
+    for answer in cut.into_iter().map(Exchange::finish) {
+        assert!(!answer.whole && !answer.body.contains("[DONE]"));
+    }
+    let before = ledger(folder.path());
+    assert!(before.iter().all(|line| line["outcome"] == "completed"));
+
+    let server = Server::start(serve(folder.path(), OPEN));
+    assert!(server.stream(5).finish().is_done());
+    server.running.signal("TERM");
+    assert_eq!(server.running.ended(PATIENCE).code, Some(0));
+    let after = ledger(folder.path());
+    assert_eq!((&after[..3], after.len()), (&before[..], 4));
+}
+
+#[test]
+fn a_line_that_a_power_cut_tore_does_not_spoil_the_one_after_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let data = folder.path().join("tollgate-data");
+    std::fs::create_dir(&data).unwrap();
+    std::fs::write(data.join("usage.jsonl"), "{\"request\":\"req-1\"}\n{\"requ").unwrap();
+    let server = Server::start(serve(folder.path(), OPEN));
+    assert!(server.stream(5).finish().is_done());
+    server.running.signal("TERM");
+    assert_eq!(server.running.ended(PATIENCE).code, Some(0));
+    let text = std::fs::read_to_string(data.join("usage.jsonl")).unwrap();
+    let last: Value = serde_json::from_str(text.lines().last().unwrap()).unwrap();
+    assert_eq!(last["output_tokens"], 5);
+}

@@ -1,0 +1,22 @@
+//! The binary from outside: real processes, real sockets, real signals.
+//!
+//! Nothing here knows more of Tollgate than a person at a terminal and a client on the wire do. The
+//! engine makes its text up, except where a test is about model files.
+
+#![expect(clippy::unwrap_used, reason = "tests")]
+#![expect(
+    clippy::print_stdout,
+    reason = "a test says what it measured, and what it could not try"
+)]
+
+mod client;
+mod deadline;
+mod process;
+
+mod banner;
+mod check;
+mod help;
+mod lifetime;
+mod logs;
+mod memory;
+mod starting;
