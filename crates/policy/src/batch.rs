@@ -107,6 +107,8 @@ pub struct Limits {
     pub order: Order,
     /// When waiting sequences start.
     pub scheduler: Scheduler,
+    /// Whether more may join the batch that runs, where batches run one at a time.
+    pub joinable: bool,
 }
 
 /// How many tokens one sequence computes.
@@ -262,7 +264,7 @@ impl Planner<'_> {
         let mut blocked: Vec<(usize, u32)> = Vec::new();
         for (index, one) in waiting.iter().enumerate() {
             let starved = blocked.iter().any(|(_, passed)| *passed >= PASSES_MAX);
-            if starved || self.budget == Tokens::ZERO || !self.may_start(one, limits.scheduler) {
+            if starved || self.budget == Tokens::ZERO || !self.may_start(one, limits) {
                 return;
             }
             if self.is_held(one.hold) || (!one.seated && seats == 0) {
@@ -303,10 +305,10 @@ impl Planner<'_> {
     }
 
     /// Whether the scheduler lets this one start beside those that run.
-    fn may_start(&self, one: &Candidate, scheduler: Scheduler) -> bool {
-        match scheduler {
+    fn may_start(&self, one: &Candidate, limits: Limits) -> bool {
+        match limits.scheduler {
             Scheduler::Fifo => self.running.is_empty() && self.plan.admit.is_empty(),
-            Scheduler::Static => self.running.is_empty() || one.seated,
+            Scheduler::Static => self.running.is_empty() || limits.joinable || one.seated,
             Scheduler::Continuous => true,
         }
     }

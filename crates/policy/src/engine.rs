@@ -41,6 +41,8 @@ pub struct Engine {
     waiting: VecDeque<Sequence>,
     /// What each tenant was served, by weight. invariant: only tenants with sequences here.
     served: BTreeMap<TenantId, Service>,
+    /// Whether no sequence ended since nothing ran: then a batch may still be filled.
+    filling: bool,
     /// The step under way, empty between steps.
     in_flight: Vec<Work>,
     /// What becomes of KV before the next step.
@@ -67,6 +69,7 @@ impl Engine {
             running: Vec::new(),
             waiting: VecDeque::new(),
             served: BTreeMap::new(),
+            filling: true,
             in_flight: Vec::new(),
             ops: Vec::new(),
             effects: VecDeque::new(),
@@ -121,6 +124,7 @@ impl Engine {
     /// When the step before was not answered with [`EngineEvent::Stepped`]: a bug in the driver.
     pub fn plan(&mut self) -> Option<Step> {
         assert!(self.in_flight.is_empty(), "one step at a time");
+        self.filling |= self.running.is_empty();
         let running: Vec<_> = self.running.iter().map(|one| self.view(one)).collect();
         let waiting = self.candidates();
         let limits = Limits {
@@ -130,6 +134,7 @@ impl Engine {
             seats: self.seats.len(),
             order: self.config.order,
             scheduler: self.config.scheduler,
+            joinable: self.filling,
         };
         let plan = batch::plan(&running, &waiting, limits);
         for (candidate, sequence) in waiting.iter().zip(&mut self.waiting) {
@@ -422,6 +427,7 @@ impl Engine {
                 EngineEnding::Failed(_) => {}
             }
             let sequence = self.running.remove(index);
+            self.filling = false;
             self.end(sequence, ending);
         } else if let Some(index) = self.waiting.iter().position(|sequence| sequence.id == id)
             && let Some(sequence) = self.waiting.remove(index)

@@ -9,6 +9,7 @@ const ROOMY: Limits = Limits {
     seats: 8,
     order: Order::DecodeFirst,
     scheduler: Scheduler::Continuous,
+    joinable: false,
 };
 
 fn running(known: u64, computed: u64) -> View {

@@ -332,3 +332,66 @@ fn a_pool_driven_to_exhaustion_for_long_leaks_nothing() {
     assert!(engine.gauges().totals.reused > Tokens::ZERO);
     assert!(engine.gauges().totals.preemptions > 0);
 }
+
+/// What an engine takes for 60 requests that come at once, of which seven in ten begin with one of
+/// four prompts, by a simple cost of steps. They may say 300 tokens, and end after 30.
+fn makespan(config: Config) -> u64 {
+    let mut engine = engine(config);
+    for id in 0..60 {
+        let mut prompt = if id % 10 < 7 {
+            tokens(id % 4, 550)
+        } else {
+            vec![]
+        };
+        prompt.extend(tokens(100 + id, 40));
+        start_with(&mut engine, id, 0, prompt, 300);
+    }
+    let (mut micros, mut said) = (0, BTreeMap::new());
+    while engine.gauges().running + engine.gauges().waiting > 0 {
+        let step = engine.plan().unwrap();
+        let computed: u64 = step.work.iter().map(|work| work.count.get()).sum();
+        micros += 10_000 + 80 * computed;
+        for work in step.work.iter().filter(|work| work.samples) {
+            *said.entry(work.id).or_insert(0) += 1;
+        }
+        answer(&mut engine, &step, |id| said.get(&id) == Some(&30));
+    }
+    micros
+}
+
+#[test]
+fn each_rung_serves_a_shared_workload_sooner_than_the_one_below() {
+    let below = Config {
+        sequences: 16,
+        blocks: 400,
+        step_tokens: Tokens::new(512),
+        chunk: Tokens::new(512),
+        context: Tokens::new(1_000),
+        waiting_max: 60,
+        ..CONFIG
+    };
+    let with = |scheduler, reservation, cache| {
+        makespan(Config {
+            scheduler,
+            reservation,
+            cache,
+            ..below
+        })
+    };
+    let cache = CacheConfig {
+        prefixes: 64,
+        tenant_blocks: KvBlocks::new(200),
+    };
+    let (off, paged) = (CacheConfig::OFF, Reservation::Paged);
+    let rungs = [
+        with(Scheduler::Fifo, paged, off),
+        with(Scheduler::Static, paged, off),
+        with(Scheduler::Continuous, paged, off),
+        with(Scheduler::Continuous, paged, cache),
+    ];
+    let contiguous = with(Scheduler::Continuous, Reservation::Contiguous, off);
+    println!("microseconds by rung: {rungs:?}; contiguous: {contiguous}");
+    let tenth_less = |slower: &u64, faster: &u64| slower * 9 > faster * 10;
+    assert!(rungs.is_sorted_by(tenth_less), "{rungs:?}");
+    assert!(tenth_less(&contiguous, &rungs[2]), "{contiguous}");
+}

@@ -431,7 +431,7 @@ impl World {
         assert_eq!(self.pool.free(), count(self.model_free()));
         let in_use: BTreeSet<_> = self.copies.iter().flatten().collect();
         assert_eq!(self.pool.held(), count(in_use.len()));
-        for ((space, tokens), _) in &self.naive.cached {
+        for (space, tokens) in self.naive.cached.keys() {
             let walk = self.cache.walk(*space, &whole_blocks(tokens)).unwrap();
             assert_eq!(walk.matched * SLOTS, tokens.len());
             let owner = self.cache.owner_below(walk.node).unwrap();
