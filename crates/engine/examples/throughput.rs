@@ -230,7 +230,7 @@ impl Bench {
             "shared prefixes, cache {name}: {:.0} tokens/s, TTFT p50 {:.0} ms, {} of {} prompt \
              tokens reused",
             rate(u64::try_from(tokens)?, took),
-            rate(firsts[firsts.len() / 2], 1_000_000) * 1_000.0,
+            rate(firsts[firsts.len() / 2], 1_000_000_000),
             totals.reused,
             totals.prompt,
         );

@@ -120,6 +120,17 @@ impl Sampling {
         }
     }
 
+    /// Whether temperature alone decides.
+    pub(crate) fn is_plain(&self) -> bool {
+        let alone = Self {
+            temperature: self.temperature,
+            seed: self.seed,
+            logprobs: self.logprobs,
+            ..Self::default()
+        };
+        self.temperature > 0.0 && *self == alone
+    }
+
     /// Whether the likeliest token of the plain logits is always the one.
     #[expect(clippy::float_cmp, reason = "the very values that mean off")]
     pub(crate) fn is_plainly_greedy(&self) -> bool {

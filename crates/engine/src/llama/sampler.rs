@@ -10,6 +10,7 @@ use llama_cpp_2::token::logit_bias::LlamaLogitBias;
 use crate::backend::{Begin, Drawn, Likelihood};
 use crate::job::{Sampling, Token};
 use crate::llama::model::LlamaModel;
+use crate::llama::plain::Plain;
 use crate::model::{GrammarError, Model as _};
 
 /// What one sequence's sampling remembers: its random state, what penalties count, and where in its
@@ -27,6 +28,12 @@ enum How {
         /// Whether the end of a turn is never chosen.
         ignore_eos: bool,
     },
+    /// Temperature alone.
+    Plain {
+        plain: Plain,
+        /// As above.
+        ignore_eos: bool,
+    },
     Chain(LlamaSampler),
     Constrained(Constrained),
 }
@@ -36,6 +43,10 @@ impl Chooser {
         let sampling = &begin.sampling;
         let how = match &sampling.grammar {
             None if sampling.is_plainly_greedy() => How::Greedy {
+                ignore_eos: begin.ignore_eos,
+            },
+            None if sampling.is_plain() => How::Plain {
+                plain: Plain::new(sampling.temperature, begin.seed),
                 ignore_eos: begin.ignore_eos,
             },
             None => How::Chain(chain(begin, model)),
@@ -68,6 +79,10 @@ impl Chooser {
             How::Greedy { ignore_eos } => {
                 let banned = if *ignore_eos { model.ends() } else { &[] };
                 largest(context.get_logits_ith(index), banned)
+            }
+            How::Plain { plain, ignore_eos } => {
+                let banned = if *ignore_eos { model.ends() } else { &[] };
+                plain.draw(context.get_logits_ith(index), banned)
             }
             How::Chain(chain) => chain.sample(context, index),
             How::Constrained(constrained) => constrained.choose(context, index)?,
@@ -162,7 +177,7 @@ fn likelihood(logits: &[f32], token: LlamaToken, top: usize) -> Likelihood {
 }
 
 /// Of equal logits the first counts.
-fn largest(logits: &[f32], banned: &[LlamaToken]) -> LlamaToken {
+pub(super) fn largest(logits: &[f32], banned: &[LlamaToken]) -> LlamaToken {
     let tokens = (0..).map(LlamaToken::new).zip(logits);
     let best = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
     match tokens.clone().find(|(_, logit)| **logit >= best) {
