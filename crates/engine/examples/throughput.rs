@@ -1,98 +1,246 @@
-//! Prints how fast the embedded engine reads prompts and writes answers, for one sequence and for
-//! eight.
+//! Prints how fast the embedded engine reads prompts and writes answers, alone and together, what a
+//! prefix cache gives, and how much of the time is not the model's.
 //!
-//! `cargo run --release -p tollgate-engine --example throughput [MODEL.gguf]`. Prefill is 512
-//! prompt tokens a sequence for one token of answer; decode is 128 tokens of answer after a prompt
-//! of 8. Best of three runs each.
+//! `cargo run --release -p tollgate-engine --example throughput [MODEL.gguf] [RUNS]`. Prefill is
+//! 512 prompt tokens a sequence for one token of answer; decode is 64 tokens of answer after a
+//! prompt of 8: the best of RUNS runs each. The shared workload is 48 requests, eight at a time, of
+//! which seven in ten begin with one of four prompts of about 550 tokens, for 32 tokens of answer.
 
 #![expect(clippy::print_stdout, reason = "printing is its job")]
 
 use std::error::Error;
 use std::num::NonZeroU32;
 use std::path::PathBuf;
-use std::sync::mpsc::{self, Sender};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::thread::available_parallelism;
-use std::time::Duration;
 
 use tollgate_engine::llama::LlamaModel;
 use tollgate_engine::{
-    Delta, Engine, Job, Model as _, Observer, Output, Sampling, Served, Spec, Token,
+    Backend, Begin, Delta, Engine, FatalError, Job, Model as _, Observer, Open, OpenError, Output,
+    Sampled, Sampling, SequenceError, Served, Spec, StepWork, Stop, Token,
 };
-use tollgate_policy::batch::Order;
-use tollgate_policy::engine::Config;
-use tollgate_policy::ids::{RequestId, TenantId};
-use tollgate_policy::outcome::EngineEnding;
-use tollgate_policy::units::Tokens;
+use tollgate_policy::batch::{Order, Scheduler};
+use tollgate_policy::engine::{CacheConfig, Config, Reservation};
+use tollgate_policy::ids::{RequestId, SeqId, TenantId};
+use tollgate_policy::kv::KvOp;
+use tollgate_policy::outcome::{EngineEnding, FinishReason};
+use tollgate_policy::units::{KvBlocks, Service, Tokens};
 use tollgate_policy::usage::Usage;
 
-fn main() -> Result<(), Box<dyn Error>> {
+type Failed = Box<dyn Error>;
+
+const LIMITS: Config = Config {
+    sequences: 32,
+    blocks: 32 * 40,
+    step_tokens: Tokens::new(512),
+    chunk: Tokens::new(512),
+    order: Order::DecodeFirst,
+    scheduler: Scheduler::Continuous,
+    reservation: Reservation::Paged,
+    context: Tokens::new(1_024),
+    waiting_max: 64,
+    cache: CacheConfig::OFF,
+};
+
+fn main() -> Result<(), Failed> {
+    let mut arguments = std::env::args().skip(1);
     let default = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
-    let path = std::env::args().nth(1).unwrap_or_else(|| default.into());
-    let begun = now();
+    let path = arguments.next().unwrap_or_else(|| default.into());
+    let runs: u32 = arguments.next().map_or(Ok(3), |runs| runs.parse())?;
     let model = LlamaModel::load(&PathBuf::from(path))?;
-    println!("{}: loaded in {:?}", model.name(), since(begun));
-    let limits = Config {
-        sequences: 8,
-        blocks: 8 * 64,
-        step_tokens: Tokens::new(512),
-        order: Order::DecodeFirst,
-        context: Tokens::new(1_024),
-        waiting_max: 8,
-    };
-    let threads = NonZeroU32::try_from(u32::try_from(available_parallelism()?.get())?)?;
-    let spec = Spec {
-        name: "engine".into(),
-        limits,
-        seed: 0,
-    };
-    let begun = now();
-    let engine = Engine::start(spec, model.backend(&limits, threads), Box::new(Silent))?;
-    println!("{threads} threads: ready in {:?}", since(begun));
+    println!("{}", model.name());
     let text = model.tokenize(&"The toll gate stands on a long road. ".repeat(80))?;
-    for sequences in [1_u32, 8] {
-        let prefill = best(&engine, sequences, &text[..512], 1)?;
-        let decode = best(&engine, sequences, &text[..8], 128)?;
-        let per_second = |tokens: u32, took: Duration| f64::from(tokens) / took.as_secs_f64();
+    let bench = Bench::start(&model, LIMITS)?;
+    for sequences in [1_u64, 8, 16, 32] {
+        let job = |prompt: &[Token], output, sampling: &Sampling| Ask {
+            prompt: prompt.to_vec(),
+            output,
+            sampling: sampling.clone(),
+        };
+        let (greedy, hot) = (Sampling::greedy(), Sampling::default());
+        let prefill = bench.best(runs, sequences, &job(&text[..512], 1, &greedy))?;
+        let decode = bench.best(runs, sequences, &job(&text[..8], 64, &greedy))?;
+        let sampled = bench.best(1, sequences, &job(&text[..8], 64, &hot))?;
         println!(
-            "{sequences} sequences: prefill {:.0} tokens/s, decode {:.0} tokens/s",
-            per_second(sequences * 512, prefill),
-            per_second(sequences * 128, decode),
+            "{sequences} sequences: prefill {:.0}, decode {:.0}, decode at temperature 1 {:.0} \
+             tokens/s; {:.2}% of the decode not in the backend",
+            rate(sequences * 512, prefill.micros),
+            rate(sequences * 64, decode.micros),
+            rate(sequences * 64, sampled.micros),
+            100.0 - 100.0 * rate(decode.backend, decode.micros) / 1e6,
         );
     }
-    engine.stop();
+    bench.engine.stop();
+    let cached = CacheConfig {
+        prefixes: 64,
+        tenant_blocks: KvBlocks::new(640),
+    };
+    for (name, cache) in [("off", CacheConfig::OFF), ("on", cached)] {
+        let bench = Bench::start(&model, Config { cache, ..LIMITS })?;
+        bench.shared(name, &model)?;
+        bench.engine.stop();
+    }
     Ok(())
 }
 
-/// The shortest of three runs of equal requests.
-fn best(
-    engine: &Engine,
-    sequences: u32,
-    prompt: &[Token],
+/// One request.
+struct Ask {
+    prompt: Vec<Token>,
     output: u64,
-) -> Result<Duration, Box<dyn Error>> {
-    let mut best = Duration::MAX;
-    for _ in 0..3 {
-        let (sender, ends) = mpsc::channel();
-        let begun = now();
-        for id in 0..sequences {
-            let job = Job {
-                id: RequestId::new(u64::from(id)),
-                tenant: TenantId::new(0),
-                prompt: prompt.to_vec(),
-                max_output: Tokens::new(output),
-                sampling: Sampling::greedy(),
-                stop: vec![],
-                ignore_eos: true,
-                output: Box::new(Ends(sender.clone())),
-            };
-            engine.submit(job).map_err(|_| "the engine is gone")?;
-        }
-        for _ in 0..sequences {
-            ends.recv_timeout(Duration::from_secs(600))?;
-        }
-        best = best.min(since(begun));
+    sampling: Sampling,
+}
+
+/// How long a run took, and how much of that the backend did.
+#[derive(Clone, Copy)]
+struct Took {
+    micros: u64,
+    backend: u64,
+}
+
+struct Bench {
+    engine: Engine,
+    backend: Arc<AtomicU64>,
+    sender: Sender<Said>,
+    said: Receiver<Said>,
+}
+
+enum Said {
+    First(RequestId, i64),
+    End,
+}
+
+impl Bench {
+    fn start(model: &Arc<LlamaModel>, limits: Config) -> Result<Self, Failed> {
+        let threads = NonZeroU32::try_from(u32::try_from(available_parallelism()?.get())?)?;
+        let spec = Spec {
+            name: "engine".into(),
+            limits,
+            seed: 0,
+            published: Vec::new(),
+        };
+        let backend = Arc::new(AtomicU64::new(0));
+        let timed = Timed {
+            inner: model.backend(&limits, threads),
+            spent: Arc::clone(&backend),
+        };
+        let engine = Engine::start(spec, Box::new(timed), Box::new(Silent))?;
+        let (sender, said) = mpsc::channel();
+        Ok(Self {
+            engine,
+            backend,
+            sender,
+            said,
+        })
     }
-    Ok(best)
+
+    /// The shortest of some runs of equal requests.
+    fn best(&self, runs: u32, sequences: u64, ask: &Ask) -> Result<Took, Failed> {
+        let mut best: Option<Took> = None;
+        for _ in 0..runs {
+            let (begun, before) = (now(), self.backend.load(Ordering::Relaxed));
+            for id in 0..sequences {
+                self.submit(id, ask)?;
+            }
+            let mut ends = 0;
+            while ends < sequences {
+                ends += u64::from(matches!(self.said.recv()?, Said::End));
+            }
+            let took = Took {
+                micros: now().abs_diff(begun),
+                backend: self.backend.load(Ordering::Relaxed) - before,
+            };
+            best = Some(best.map_or(took, |best| {
+                if took.micros < best.micros {
+                    took
+                } else {
+                    best
+                }
+            }));
+        }
+        best.ok_or_else(|| "no run".into())
+    }
+
+    fn submit(&self, id: u64, ask: &Ask) -> Result<(), Failed> {
+        let id = RequestId::new(id);
+        let output = Box::new(Ears {
+            id,
+            first: true,
+            sender: self.sender.clone(),
+        });
+        let job = Job {
+            id,
+            tenant: TenantId::new(0),
+            served: Service::ZERO,
+            prompts: vec![ask.prompt.clone()],
+            choices: 1,
+            max_output: Tokens::new(ask.output),
+            sampling: ask.sampling.clone(),
+            stop: Stop {
+                ignore_eos: true,
+                ..Stop::default()
+            },
+            echo: false,
+            output,
+        };
+        self.engine
+            .submit(job)
+            .map_err(|_| "the engine is gone".into())
+    }
+
+    fn shared(&self, name: &str, model: &LlamaModel) -> Result<(), Failed> {
+        let mut asks = Vec::new();
+        for n in 0..48_u64 {
+            let system = format!("You keep gate {} of a long road. ", n % 4).repeat(55);
+            let own = format!("Request {n}: what does cart {n} pay at dusk, and why?");
+            let text = if n % 10 < 7 {
+                system + &own
+            } else {
+                own.repeat(4)
+            };
+            asks.push(Ask {
+                prompt: model.tokenize(&text)?,
+                output: 32,
+                sampling: Sampling::greedy(),
+            });
+        }
+        let tokens: usize = asks.iter().map(|ask| ask.prompt.len() + 32).sum();
+        let begun = now();
+        let mut sent = Vec::new();
+        let mut firsts = Vec::new();
+        let mut ends = 0;
+        while ends < asks.len() {
+            while sent.len() < asks.len() && sent.len() - ends < 8 {
+                let id = sent.len();
+                self.submit(u64::try_from(id)?, &asks[id])?;
+                sent.push(now());
+            }
+            match self.said.recv()? {
+                Said::End => ends += 1,
+                Said::First(id, at) => {
+                    firsts.push(at.abs_diff(sent[usize::try_from(id.get())?]));
+                }
+            }
+        }
+        let took = now().abs_diff(begun);
+        firsts.sort_unstable();
+        let totals = self.engine.gauges().held.totals;
+        println!(
+            "shared prefixes, cache {name}: {:.0} tokens/s, TTFT p50 {:.0} ms, {} of {} prompt \
+             tokens reused",
+            rate(u64::try_from(tokens)?, took),
+            rate(firsts[firsts.len() / 2], 1_000_000_000),
+            totals.reused,
+            totals.prompt,
+        );
+        Ok(())
+    }
+}
+
+#[expect(clippy::cast_precision_loss, reason = "a report")]
+fn rate(count: u64, micros: u64) -> f64 {
+    count as f64 * 1e6 / micros as f64
 }
 
 /// Microseconds on llama.cpp's own clock.
@@ -100,18 +248,25 @@ fn now() -> i64 {
     llama_cpp_2::llama_time_us()
 }
 
-fn since(begun: i64) -> Duration {
-    Duration::from_micros(now().abs_diff(begun))
+/// Tells of the first text and of the end.
+struct Ears {
+    id: RequestId,
+    first: bool,
+    sender: Sender<Said>,
 }
 
-struct Ends(Sender<()>);
+impl Output for Ears {
+    fn delta(&mut self, _: Delta) {
+        if std::mem::take(&mut self.first) {
+            // Err: nobody measures any more.
+            let _ = self.sender.send(Said::First(self.id, now()));
+        }
+    }
 
-impl Output for Ends {
-    fn delta(&mut self, _: Delta) {}
+    fn finished(&mut self, _: u32, _: FinishReason) {}
 
     fn end(&mut self, _: EngineEnding, _: Usage) {
-        // Err: nobody measures any more.
-        let _ = self.0.send(());
+        let _ = self.sender.send(Said::End);
     }
 }
 
@@ -124,5 +279,58 @@ impl Observer for Silent {
 
     fn died(&mut self, why: String) {
         println!("the engine died: {why}");
+    }
+}
+
+/// A backend, and how long its steps take.
+struct Timed {
+    inner: Box<dyn Open>,
+    spent: Arc<AtomicU64>,
+}
+
+impl Open for Timed {
+    fn open(self: Box<Self>, run: &mut dyn FnMut(&mut dyn Backend)) -> Result<(), OpenError> {
+        let Self { inner, spent } = *self;
+        inner.open(&mut |inner| {
+            run(&mut Timer {
+                inner,
+                spent: &spent,
+            });
+        })
+    }
+}
+
+struct Timer<'a> {
+    inner: &'a mut dyn Backend,
+    spent: &'a AtomicU64,
+}
+
+impl Backend for Timer<'_> {
+    fn begin(&mut self, seq: SeqId, begin: &Begin) -> Result<(), SequenceError> {
+        self.inner.begin(seq, begin)
+    }
+
+    fn apply(&mut self, op: KvOp) {
+        self.inner.apply(op);
+    }
+
+    fn step(
+        &mut self,
+        work: &[StepWork<'_>],
+        results: &mut Vec<Sampled>,
+    ) -> Result<(), FatalError> {
+        let begun = now();
+        let stepped = self.inner.step(work, results);
+        self.spent
+            .fetch_add(now().abs_diff(begun), Ordering::Relaxed);
+        stepped
+    }
+
+    fn bytes(&self, token: Token, out: &mut Vec<u8>) {
+        self.inner.bytes(token, out);
+    }
+
+    fn is_end(&self, token: Token) -> bool {
+        self.inner.is_end(token)
     }
 }

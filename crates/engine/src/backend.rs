@@ -4,6 +4,7 @@
 //! neither `Send` nor `'static`: [`Open`] builds it on that thread's stack and lends it out.
 
 use tollgate_policy::ids::{RequestId, SeqId};
+use tollgate_policy::kv::KvOp;
 use tollgate_policy::units::Tokens;
 
 use crate::job::{Sampling, Token};
@@ -40,10 +41,12 @@ pub enum OpenError {
 }
 
 /// A sequence that begins.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub struct Begin {
     /// Whose it is.
     pub id: RequestId,
+    /// Which of the request's choices.
+    pub choice: u32,
     /// How its tokens are chosen.
     pub sampling: Sampling,
     /// The seed of its choices.
@@ -66,7 +69,25 @@ pub struct StepWork<'a> {
 }
 
 /// What a step gave one sequence: a token where one was sampled.
-pub type Sampled = Result<Option<Token>, SequenceError>;
+pub type Sampled = Result<Option<Drawn>, SequenceError>;
+
+/// A token that was sampled.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Drawn {
+    /// Which one.
+    pub token: Token,
+    /// How likely it was, where the sequence is to tell.
+    pub likely: Option<Likelihood>,
+}
+
+/// How likely a token was among all, by natural logarithms.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Likelihood {
+    /// The one that was drawn.
+    pub chosen: f32,
+    /// As many as were asked for, the likeliest first.
+    pub top: Vec<(Token, f32)>,
+}
 
 /// One sequence can't go on; the others can.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -88,12 +109,17 @@ pub struct FatalError {
 
 /// Advances many sequences by one step.
 pub trait Backend {
-    /// A sequence begins, with nothing computed; `seq` is not in use.
+    /// Sampling begins for a sequence; `seq` is not in use. What it computed may be there already,
+    /// copied from another.
     ///
     /// # Errors
     ///
-    /// [`SequenceError`] when it can't; `end` is called for it all the same.
-    fn begin(&mut self, seq: SeqId, begin: Begin) -> Result<(), SequenceError>;
+    /// [`SequenceError`] when it can't; the sequence is ended all the same.
+    fn begin(&mut self, seq: SeqId, begin: &Begin) -> Result<(), SequenceError>;
+
+    /// Does with KV as told. A sequence trimmed to nothing keeps what its sampling remembers: it
+    /// will compute everything again. An end of an unknown one is ignored.
+    fn apply(&mut self, op: KvOp);
 
     /// Computes `work`, where no sequence is twice, and pushes one result for each, in its order.
     /// `results` is empty.
@@ -103,13 +129,6 @@ pub trait Backend {
     /// [`FatalError`] when no sequence can go on; `results` mean nothing then.
     fn step(&mut self, work: &[StepWork<'_>], results: &mut Vec<Sampled>)
     -> Result<(), FatalError>;
-
-    /// Drops what a sequence computed, and keeps what its sampling remembers: it will compute
-    /// everything again.
-    fn forget(&mut self, seq: SeqId);
-
-    /// Drops all of a sequence. Unknown ones are ignored.
-    fn end(&mut self, seq: SeqId);
 
     /// Appends the bytes that a token stands for, which may be part of a character; none for a
     /// control token.

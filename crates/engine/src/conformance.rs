@@ -1,7 +1,9 @@
 //! What every backend must do, run on each. Waits on channels with deadlines, never on time.
 
+mod constrained;
 mod one_by_one;
 mod rig;
+mod sharing;
 
 use std::collections::BTreeMap;
 
@@ -12,6 +14,11 @@ use tollgate_policy::units::Tokens;
 use tollgate_policy::usage::Usage;
 
 use crate::conformance::rig::{Answer, CONFIG, Event, Lab, Rig};
+use crate::conformance::sharing::{
+    a_stop_token_ends_the_text_and_is_not_shown, a_tenant_finds_nothing_of_another,
+    choices_of_one_prompt_share_it_and_are_told_apart, logprobs_are_told_for_each_token_shown,
+    prompts_of_one_job_are_answered_each, with_a_prefix_cache_everyone_says_the_same,
+};
 use crate::handle::lock;
 use crate::seed::mix;
 use crate::{Job, Sampling, Token};
@@ -60,6 +67,12 @@ on_both! {
     stopping_fails_what_runs_and_gives_back_what_comes_later,
     an_engine_started_again_answers,
     the_hottest_text_is_still_text,
+    with_a_prefix_cache_everyone_says_the_same,
+    choices_of_one_prompt_share_it_and_are_told_apart,
+    prompts_of_one_job_are_answered_each,
+    a_tenant_finds_nothing_of_another,
+    a_stop_token_ends_the_text_and_is_not_shown,
+    logprobs_are_told_for_each_token_shown,
 }
 
 fn jobs(rig: &Rig, max_output: u64) -> Vec<Job> {
@@ -96,6 +109,7 @@ fn assert_same(
     lab: &Lab,
     expected: &BTreeMap<u64, (Answer, Vec<Token>)>,
     actual: &BTreeMap<u64, (Answer, Vec<Token>)>,
+    prompt: impl Fn(u64) -> String,
 ) {
     let mut parted = 0;
     assert!(expected.keys().eq(actual.keys()));
@@ -111,8 +125,7 @@ fn assert_same(
             continue;
         }
         parted += 1;
-        let prompt = PROMPTS[usize::try_from(*id).unwrap()];
-        let mut tokens = lab.model.tokenize(prompt).unwrap();
+        let mut tokens = lab.model.tokenize(&prompt(*id)).unwrap();
         tokens.extend(&one_tokens[..same]);
         let (gap, noise) = lab.gap_and_noise(&tokens);
         println!("request {id} parts at token {same}: gap {gap}, noise {noise}");
@@ -124,11 +137,15 @@ fn assert_same(
     println!("{parted} of {} parted at a tie", expected.len());
 }
 
+fn plain(id: u64) -> String {
+    PROMPTS[usize::try_from(id).unwrap()].to_owned()
+}
+
 fn every_job_is_told_one_end_and_leaves_nothing(lab: &Lab) {
     let rig = lab.start(CONFIG);
     let mut jobs = jobs(&rig, 16);
     for job in &mut jobs {
-        job.ignore_eos = false;
+        job.stop.ignore_eos = false;
         job.sampling = Sampling::default();
     }
     let answers = rig.run(jobs);
@@ -145,7 +162,7 @@ fn eight_together_say_what_each_says_alone(lab: &Lab) {
     let alone = run_all(lab, CONFIG, false);
     let together = run_all(lab, CONFIG, true);
     assert!(alone.values().all(|(answer, _)| !answer.text.is_empty()));
-    assert_same(lab, &alone, &together);
+    assert_same(lab, &alone, &together, plain);
 }
 
 fn a_prompt_in_chunks_says_what_it_says_whole(lab: &Lab) {
@@ -158,7 +175,7 @@ fn a_prompt_in_chunks_says_what_it_says_whole(lab: &Lab) {
         },
         false,
     );
-    assert_same(lab, &whole, &chunked);
+    assert_same(lab, &whole, &chunked, plain);
 }
 
 fn a_tiny_pool_says_the_same_and_says_it_once(lab: &Lab) {
@@ -178,7 +195,7 @@ fn a_tiny_pool_says_the_same_and_says_it_once(lab: &Lab) {
         .collect();
     assert!(lock(&rig.log).preempted > 0);
     rig.assert_empty();
-    assert_same(lab, &roomy, &tiny);
+    assert_same(lab, &roomy, &tiny, plain);
 }
 
 fn the_most_output_is_the_most(lab: &Lab) {
@@ -229,7 +246,7 @@ fn a_stop_string_over_tokens_cuts_the_text_where_it_begins(lab: &Lab) {
     // Longer than one token on either backend.
     let stop: String = whole.text.chars().skip(3).take(12).collect();
     let mut job = rig.job(2, PROMPTS[7], 40);
-    job.stop = vec!["never said".into(), stop.clone()];
+    job.stop.strings = vec!["never said".into(), stop.clone()];
     let cut = rig.run(vec![job])[&2].clone();
     assert_eq!(cut.ending, STOP);
     assert_eq!(Some(cut.text.as_str()), whole.text.split(&stop).next());
@@ -325,7 +342,7 @@ fn a_token_outside_the_vocabulary_fails_its_own_request_alone(lab: &Lab) {
     let rig = lab.start(CONFIG);
     let broken = |id| {
         let mut job = rig.job(id, PROMPTS[3], 8);
-        job.prompt.push(Token::new(9_999_999));
+        job.prompts[0].push(Token::new(9_999_999));
         job
     };
     let mut jobs: Vec<_> = jobs(&rig, 8).into_iter().take(3).collect();
@@ -401,7 +418,7 @@ fn stopping_fails_what_runs_and_gives_back_what_comes_later(lab: &Lab) {
     let ends = rig.events.try_iter().filter_map(|event| match event {
         Event::End(id, ending, _) => Some((id.get(), ending)),
         Event::Died(why) => panic!("it was told to stop, and did not die: {why}"),
-        Event::Delta(..) | Event::Observed(..) | Event::Stepped(_) => None,
+        Event::Delta(..) | Event::Finished(..) | Event::Observed(..) | Event::Stepped(_) => None,
     });
     let failed = EngineEnding::Failed(Failure::Engine);
     assert_eq!(ends.collect::<Vec<_>>(), [(1, failed), (2, failed)]);

@@ -10,13 +10,15 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU64;
 
 use tollgate_policy::ids::{RequestId, SeqId};
+use tollgate_policy::kv::KvOp;
 use tollgate_policy::units::{KvBytes, Micros, Tokens};
 
 use crate::backend::{
-    Backend, Begin, FatalError, Open, OpenError, Sampled, SequenceError, StepWork,
+    Backend, Begin, Drawn, FatalError, Likelihood, Open, OpenError, Sampled, SequenceError,
+    StepWork,
 };
 use crate::job::Token;
-use crate::model::{ChatMessage, Model, TemplateError, TokenizeError};
+use crate::model::{ChatMessage, GrammarError, Model, TemplateError, TokenizeError};
 use crate::seed::mix;
 
 /// The end of a turn; the tokens below it are bytes.
@@ -101,6 +103,14 @@ impl Model for FakeModel {
         prompt.push_str("assistant: ");
         Ok(prompt)
     }
+
+    fn check_grammar(&self, _: &str) -> Result<(), GrammarError> {
+        Err(GrammarError::Unsupported)
+    }
+
+    fn json_grammar(&self, _: Option<&str>) -> Result<String, GrammarError> {
+        Err(GrammarError::Unsupported)
+    }
 }
 
 /// What a step costs.
@@ -146,6 +156,8 @@ pub struct Fake {
     spend: Box<dyn FnMut(Micros) + Send>,
     steps: u64,
     sequences: BTreeMap<SeqId, Sequence>,
+    /// Stands for the KV of each sequence: at each position a digest of all tokens up to there.
+    kv: BTreeMap<SeqId, Vec<u64>>,
 }
 
 impl std::fmt::Debug for Fake {
@@ -160,9 +172,6 @@ impl std::fmt::Debug for Fake {
 
 struct Sequence {
     begin: Begin,
-    /// Stands for the KV: a digest of all tokens computed.
-    digest: u64,
-    computed: u64,
     /// What is left of the word under way.
     word: std::slice::Iter<'static, u8>,
     output: u64,
@@ -175,13 +184,13 @@ impl Fake {
         faults: Faults,
         spend: impl FnMut(Micros) + Send + 'static,
     ) -> Box<Self> {
-        let (spend, sequences) = (Box::new(spend), BTreeMap::new());
         Box::new(Self {
             costs,
             faults,
-            spend,
+            spend: Box::new(spend),
             steps: 0,
-            sequences,
+            sequences: BTreeMap::new(),
+            kv: BTreeMap::new(),
         })
     }
 
@@ -198,8 +207,9 @@ impl Fake {
                 why: format!("sequence {} never began", work.seq),
             });
         };
-        if sequence.computed != work.start.get() || work.tokens.is_empty() {
-            let (seq, there) = (work.seq, sequence.computed);
+        let kv = self.kv.entry(work.seq).or_default();
+        if Tokens::of_len(kv) != work.start || work.tokens.is_empty() {
+            let (seq, there) = (work.seq, kv.len());
             let why = format!("sequence {seq} has {there} tokens, {} is next", work.start);
             return Err(FatalError { why });
         }
@@ -213,13 +223,13 @@ impl Fake {
             let Ok(number) = u16::try_from(token.get()).map(u64::from) else {
                 return failed("a token is not in the vocabulary");
             };
-            sequence.digest = mix(sequence.digest ^ number);
-            sequence.computed += 1;
+            let before = kv.last().copied().unwrap_or_default();
+            kv.push(mix(before ^ number));
         }
         if !work.samples {
             return Ok(Ok(None));
         }
-        let token = sequence.sample();
+        let token = sequence.sample(kv.last().copied().unwrap_or_default());
         if self
             .faults
             .output
@@ -227,7 +237,11 @@ impl Fake {
         {
             return failed("a fault was asked for here");
         }
-        Ok(Ok(Some(token)))
+        let likely = sequence.begin.sampling.logprobs.map(|top| Likelihood {
+            chosen: 0.0,
+            top: vec![(token, 0.0); usize::from(top > 0)],
+        });
+        Ok(Ok(Some(Drawn { token, likely })))
     }
 }
 
@@ -239,7 +253,7 @@ impl Open for Fake {
 }
 
 impl Backend for Fake {
-    fn begin(&mut self, seq: SeqId, begin: Begin) -> Result<(), SequenceError> {
+    fn begin(&mut self, seq: SeqId, begin: &Begin) -> Result<(), SequenceError> {
         if self.faults.begin.contains(&begin.id) {
             return Err(SequenceError {
                 seq,
@@ -248,14 +262,46 @@ impl Backend for Fake {
         }
         let word = [].iter();
         let sequence = Sequence {
-            begin,
-            digest: 0,
-            computed: 0,
+            begin: begin.clone(),
             word,
             output: 0,
         };
         self.sequences.insert(seq, sequence);
         Ok(())
+    }
+
+    /// # Panics
+    ///
+    /// When a sequence is to have what another one has not: a mistake of the driver.
+    fn apply(&mut self, op: KvOp) {
+        let at = |tokens: Tokens| usize::try_from(tokens.get()).unwrap_or(usize::MAX);
+        match op {
+            KvOp::Copy {
+                from,
+                to,
+                start,
+                end,
+            } => {
+                let source = self.kv.get(&from).and_then(|kv| kv.get(at(start)..at(end)));
+                assert!(
+                    source.is_some(),
+                    "sequence {from} has not all of {start} to {end}"
+                );
+                let copied = source.unwrap_or_default().to_vec();
+                let kv = self.kv.entry(to).or_default();
+                assert_eq!(kv.len(), at(start), "sequence {to} goes on elsewhere");
+                kv.extend(copied);
+            }
+            KvOp::Trim { seq, from } => {
+                if let Some(kv) = self.kv.get_mut(&seq) {
+                    kv.truncate(at(from));
+                }
+            }
+            KvOp::End { seq } => {
+                self.kv.remove(&seq);
+                self.sequences.remove(&seq);
+            }
+        }
     }
 
     /// # Panics
@@ -285,17 +331,6 @@ impl Backend for Fake {
         Ok(())
     }
 
-    fn forget(&mut self, seq: SeqId) {
-        if let Some(sequence) = self.sequences.get_mut(&seq) {
-            sequence.digest = 0;
-            sequence.computed = 0;
-        }
-    }
-
-    fn end(&mut self, seq: SeqId) {
-        self.sequences.remove(&seq);
-    }
-
     fn bytes(&self, token: Token, out: &mut Vec<u8>) {
         out.extend(u8::try_from(token.get()));
     }
@@ -306,7 +341,7 @@ impl Backend for Fake {
 }
 
 impl Sequence {
-    fn sample(&mut self) -> Token {
+    fn sample(&mut self, digest: u64) -> Token {
         self.output += 1;
         if self.word.as_slice().is_empty() {
             let seed = if self.begin.sampling.temperature > 0.0 {
@@ -314,7 +349,7 @@ impl Sequence {
             } else {
                 0
             };
-            let chance = mix(self.digest ^ mix(seed));
+            let chance = mix(digest ^ mix(seed));
             if chance.is_multiple_of(WORDS_PER_END) && !self.begin.ignore_eos {
                 return Token::new(END);
             }

@@ -8,7 +8,7 @@ use tollgate_policy::engine::{self, Config, ConfigError};
 use tollgate_policy::ids::RequestId;
 
 use crate::backend::{Open, OpenError};
-use crate::job::{Job, Observer};
+use crate::job::{Job, Observer, Token};
 use crate::worker::Worker;
 
 /// What an engine is made of, besides its backend.
@@ -20,6 +20,8 @@ pub struct Spec {
     pub limits: Config,
     /// Where the seeds of requests come from that name none.
     pub seed: u64,
+    /// Prefixes that all tenants may share.
+    pub published: Vec<Vec<Token>>,
 }
 
 /// Why an engine did not start.
@@ -50,7 +52,7 @@ pub struct Gauges {
 
 /// What the thread is told.
 pub(crate) enum Command {
-    Start(Job),
+    Start(Box<Job>),
     Cancel(RequestId),
     Stop,
 }
@@ -76,7 +78,10 @@ impl Engine {
         backend: Box<dyn Open>,
         observer: Box<dyn Observer>,
     ) -> Result<Self, StartError> {
-        let scheduler = engine::Engine::new(spec.limits)?;
+        let mut scheduler = engine::Engine::new(spec.limits)?;
+        for prefix in spec.published {
+            scheduler.publish(prefix);
+        }
         let (sender, inbox) = mpsc::channel();
         let gate = Arc::new(Gate(Mutex::new(Some(sender))));
         let gauges = Arc::new(Mutex::new(Gauges::default()));
@@ -102,9 +107,9 @@ impl Engine {
     ///
     /// Gives the job back when the engine is gone. Its output was not called then.
     pub fn submit(&self, job: Job) -> Result<(), Box<Job>> {
-        match self.gate.send(Command::Start(job)) {
+        match self.gate.send(Command::Start(Box::new(job))) {
             Ok(()) | Err(Command::Cancel(_) | Command::Stop) => Ok(()),
-            Err(Command::Start(job)) => Err(Box::new(job)),
+            Err(Command::Start(job)) => Err(job),
         }
     }
 
@@ -143,10 +148,6 @@ impl Drop for Engine {
 struct Gate(Mutex<Option<Sender<Command>>>);
 
 impl Gate {
-    #[expect(
-        clippy::result_large_err,
-        reason = "the command given back is the one given"
-    )]
     fn send(&self, command: Command) -> Result<(), Command> {
         // Unbounded, yet bounded: a start for each request that the gateway's window lets out, and
         // a cancel for each.

@@ -6,6 +6,8 @@
 //! clock.
 
 mod backend;
+mod choice;
+mod grammar;
 mod handle;
 mod job;
 mod model;
@@ -20,7 +22,10 @@ mod conformance;
 pub mod fake;
 pub mod llama;
 
-pub use backend::{Backend, Begin, FatalError, Open, OpenError, Sampled, SequenceError, StepWork};
+pub use backend::{
+    Backend, Begin, Drawn, FatalError, Likelihood, Open, OpenError, Sampled, SequenceError,
+    StepWork,
+};
 pub use handle::{Engine, Gauges, Spec, StartError};
-pub use job::{Delta, Job, Observer, Output, Sampling, Served, Token};
-pub use model::{ChatMessage, Model, TemplateError, TokenizeError};
+pub use job::{Delta, Job, Likely, Logprob, Observer, Output, Sampling, Served, Stop, Token};
+pub use model::{ChatMessage, GrammarError, Model, TemplateError, TokenizeError};

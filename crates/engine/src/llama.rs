@@ -5,6 +5,7 @@
 //! again.
 
 mod model;
+mod plain;
 mod runner;
 mod sampler;
 

@@ -53,6 +53,46 @@ pub trait Model: Send + Sync {
     ///
     /// [`TemplateError`], which says whether the caller can mend it.
     fn render_chat(&self, messages: &[ChatMessage]) -> Result<String, TemplateError>;
+
+    /// Whether texts can be held to this grammar.
+    ///
+    /// # Errors
+    ///
+    /// [`GrammarError`]: always the caller's to mend.
+    fn check_grammar(&self, grammar: &str) -> Result<(), GrammarError>;
+
+    /// The grammar of JSON texts that a JSON schema describes; of all objects without one.
+    ///
+    /// # Errors
+    ///
+    /// [`GrammarError`]: always the caller's to mend.
+    fn json_grammar(&self, schema: Option<&str>) -> Result<String, GrammarError>;
+}
+
+/// A grammar or a schema to which no text can be held.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GrammarError {
+    /// The model can't be held to any.
+    #[error("this model can't be held to a grammar; leave it out")]
+    Unsupported,
+    /// Larger than any that makes sense.
+    #[error("it has {0} bytes; use at most 65536")]
+    TooLong(usize),
+    /// It contains itself, or is nested, beyond what can be followed.
+    #[error("it is nested more deeply than 64 levels; make it flatter")]
+    TooDeep,
+    /// It is no grammar, or has no rule `root`, or one that begins with itself.
+    #[error("it is not a grammar with a rule `root` that llama.cpp can follow; see its GBNF guide")]
+    NotAGrammar,
+    /// The schema is no JSON.
+    #[error("it is not valid JSON: {0}")]
+    NotJson(String),
+    /// A pattern of the schema would not be followed.
+    #[error("a pattern can't be followed; begin it with ^, end it with $, and use no (?…) in it")]
+    Pattern,
+    /// The schema asks for what can't be expressed.
+    #[error("it is not a JSON schema that can be made a grammar; use simpler keywords")]
+    NotASchema,
 }
 
 /// A text that can't be tokenized.

@@ -14,39 +14,26 @@ use tollgate_policy::outcome::{EngineEnding, Failure};
 use tollgate_policy::units::Tokens;
 use tollgate_policy::usage::Usage;
 
-use crate::backend::{Backend, Begin, FatalError, Sampled, SequenceError, StepWork};
+use crate::backend::{Backend, FatalError, Sampled, SequenceError, StepWork};
+use crate::choice::{Answering, Choice, take_apart};
 use crate::handle::{Command, Gauges, guarded, lock};
-use crate::job::{Delta, Job, Observer, Output, Sampling, Served, Token};
-use crate::seed::mix;
-use crate::text::{Shown, TextStream};
+use crate::job::{Job, Observer, Served};
 
 /// The state of the loop, kept apart from the backend, so that it outlives one that panics.
 pub(crate) struct Worker {
     scheduler: engine::Engine,
-    jobs: BTreeMap<RequestId, Running>,
+    jobs: BTreeMap<RequestId, Answering>,
+    /// By the scheduler's names for them. invariant: each has its job in `jobs`.
+    choices: BTreeMap<RequestId, Choice>,
+    /// The next of those names.
+    next: u64,
     observer: Box<dyn Observer>,
     gauges: Arc<Mutex<Gauges>>,
     seed: u64,
     steps: u64,
-    /// Kept between steps for its memory alone, like the two below.
+    /// Kept between steps for its memory alone, like the one below.
     results: Vec<Sampled>,
     served: Vec<Served>,
-    bytes: Vec<u8>,
-}
-
-/// A job that came in and was told no end yet.
-struct Running {
-    /// The prompt, then the output.
-    tokens: Vec<Token>,
-    text: TextStream,
-    /// Tokens since the last delta.
-    unsaid: u32,
-    begin: Begin,
-    /// Whether the backend knows the sequence.
-    begun: bool,
-    /// The same as the scheduler counts, for an end that the scheduler does not see.
-    usage: Usage,
-    output: Box<dyn Output>,
 }
 
 impl Worker {
@@ -59,13 +46,14 @@ impl Worker {
         let worker = Self {
             scheduler,
             jobs: BTreeMap::new(),
+            choices: BTreeMap::new(),
+            next: 0,
             observer,
             gauges,
             seed,
             steps: 0,
             results: Vec::new(),
             served: Vec::new(),
-            bytes: Vec::new(),
         };
         worker.publish();
         worker
@@ -106,7 +94,9 @@ impl Worker {
     pub(crate) fn end_all(&mut self, unseen: impl Iterator<Item = Command>) {
         for command in unseen {
             if let Command::Start(job) = command {
-                self.jobs.insert(job.id, Running::new(job, self.seed));
+                let id = job.id;
+                let (answering, _) = take_apart(*job, self.seed, || RequestId::new(0));
+                self.jobs.insert(id, answering);
             }
         }
         let held = engine::Gauges {
@@ -132,47 +122,73 @@ impl Worker {
 
     fn take(&mut self, command: Command) {
         match command {
-            Command::Start(job) => {
-                self.scheduler.handle(EngineEvent::Start {
-                    id: job.id,
-                    tenant: job.tenant,
-                    prompt: Tokens::of_len(&job.prompt),
-                    max_output: job.max_output,
-                });
-                self.jobs.insert(job.id, Running::new(job, self.seed));
-            }
-            Command::Cancel(id) => self.scheduler.handle(EngineEvent::Cancel { id }),
+            Command::Start(job) => self.start(*job),
+            Command::Cancel(id) => self.cancel(id),
             Command::Stop => {}
         }
     }
 
-    fn step(&mut self, backend: &mut dyn Backend, mut step: Step) -> Result<(), FatalError> {
-        for seq in &step.over {
-            backend.end(*seq);
+    fn start(&mut self, job: Job) {
+        let id = job.id;
+        let next = &mut self.next;
+        let (answering, parts) = take_apart(job, self.seed, || {
+            *next += 1;
+            RequestId::new(*next)
+        });
+        self.jobs.insert(id, answering);
+        if parts.is_empty() {
+            self.end_without_choices(id);
         }
-        for seq in &step.preempted {
-            backend.forget(*seq);
+        for (start, choice) in parts {
+            self.choices.insert(start.id, choice);
+            self.scheduler.handle(EngineEvent::Start(start));
+        }
+    }
+
+    /// A job that asks for nothing is refused like one that can't be started.
+    fn end_without_choices(&mut self, id: RequestId) {
+        let Some(mut job) = self.jobs.remove(&id) else {
+            return;
+        };
+        let ending = EngineEnding::Failed(Failure::Sequence);
+        self.observer.ended(id, ending, job.usage);
+        job.output.end(ending, job.usage);
+    }
+
+    /// Ends all of a job that has not ended.
+    fn cancel(&mut self, job: RequestId) {
+        let Some(job) = self.jobs.get(&job) else {
+            return;
+        };
+        for id in job.sequences.clone() {
+            self.scheduler.handle(EngineEvent::Cancel { id });
+        }
+    }
+
+    fn step(&mut self, backend: &mut dyn Backend, mut step: Step) -> Result<(), FatalError> {
+        for op in &step.ops {
+            backend.apply(*op);
         }
         step.work.retain(|work| self.begin(backend, work));
         self.compute(backend, &step.work)?;
         self.steps += 1;
         self.count(&step.work);
         self.observer.stepped(&self.served, self.scheduler.gauges());
-        let ended = self.speak(backend, &step.work);
-        self.scheduler.handle(EngineEvent::Stepped { ended });
+        let sampled = self.speak(backend, &step.work);
+        self.scheduler.handle(EngineEvent::Stepped { sampled });
         Ok(())
     }
 
     /// Whether the sequence can go on, after it began where it had not.
     fn begin(&mut self, backend: &mut dyn Backend, work: &Work) -> bool {
-        let Some(job) = self.jobs.get_mut(&work.id) else {
+        let Some(choice) = self.choices.get_mut(&work.id) else {
             return false;
         };
-        if job.begun {
+        if choice.begun {
             return true;
         }
-        job.begun = true;
-        match backend.begin(work.seq, job.begin) {
+        choice.begun = true;
+        match backend.begin(work.seq, &choice.begin) {
             Ok(()) => true,
             Err(error) => {
                 self.fail(work.id, &error);
@@ -189,10 +205,8 @@ impl Worker {
         let tokens = |work: &Work| {
             let start = usize::try_from(work.start.get()).ok()?;
             let count = usize::try_from(work.count.get()).ok()?;
-            self.jobs
-                .get(&work.id)?
-                .tokens
-                .get(start..start.checked_add(count)?)
+            let known = self.scheduler.tokens(work.id);
+            known.get(start..start.checked_add(count)?)
         };
         let items: Vec<_> = work
             .iter()
@@ -218,42 +232,53 @@ impl Worker {
         for (work, result) in work.iter().zip(&self.results) {
             let Ok(sampled) = result else { continue };
             let output = Tokens::new(u64::from(sampled.is_some()));
-            if let Some(job) = self.jobs.get_mut(&work.id) {
-                job.usage.prompt += work.fresh;
-                job.usage.output += output;
+            let Some(choice) = self.choices.get(&work.id) else {
+                continue;
+            };
+            let served = choice.served(work, output);
+            if let Some(job) = self.jobs.get_mut(&choice.job) {
+                add(&mut job.usage, served);
             }
-            if work.fresh > Tokens::ZERO || output > Tokens::ZERO {
+            let computed = served.prompt - served.cached;
+            if computed > Tokens::ZERO || output > Tokens::ZERO {
                 self.served.push(Served {
-                    id: work.id,
-                    prompt: work.fresh,
+                    id: choice.job,
+                    prompt: computed,
                     output,
                 });
             }
         }
     }
 
-    /// Turns the tokens of a step into text; returns the requests whose text ended.
-    fn speak(&mut self, backend: &dyn Backend, work: &[Work]) -> Vec<RequestId> {
-        let mut ended = Vec::new();
+    /// Turns the tokens of a step into text.
+    fn speak(&mut self, backend: &dyn Backend, work: &[Work]) -> Vec<engine::Sampled> {
+        let mut sampled = Vec::with_capacity(work.len());
         let mut results = std::mem::take(&mut self.results);
         for (work, result) in work.iter().zip(results.drain(..)) {
-            match (result, self.jobs.get_mut(&work.id)) {
-                (Ok(Some(token)), Some(job)) => {
-                    if job.say(token, backend, &mut self.bytes) {
-                        ended.push(work.id);
-                    }
+            let choice = self.choices.get_mut(&work.id);
+            let speaks = choice.and_then(|choice| {
+                let job = self.jobs.get_mut(&choice.job)?;
+                Some((choice, job))
+            });
+            match (result, speaks) {
+                (Ok(Some(drawn)), Some((choice, job))) => {
+                    let token = drawn.token;
+                    let ends = choice.say(drawn, backend, &mut *job.output);
+                    let id = work.id;
+                    sampled.push(engine::Sampled { id, token, ends });
                 }
                 (Ok(None), _) | (_, None) => {}
                 (Err(error), Some(_)) => self.fail(work.id, &error),
             }
         }
         self.results = results;
-        ended
+        sampled
     }
 
-    /// Ends one request for its own fault. Said here, as the reason goes no further.
+    /// Ends one sequence for its own fault, and its job. Said here, as the reason goes no further.
     fn fail(&mut self, id: RequestId, error: &SequenceError) {
-        tracing::warn!(request = id.get(), %error, "a sequence failed");
+        let job = self.choices.get(&id).map(|choice| choice.job.get());
+        tracing::warn!(request = job, %error, "a sequence failed");
         self.scheduler.handle(EngineEvent::Failed { id });
     }
 
@@ -263,32 +288,46 @@ impl Worker {
         self.publish();
         while let Some(effect) = self.scheduler.poll_effect() {
             match effect {
-                EngineEffect::Ended {
-                    id,
-                    tenant: _,
-                    ending,
-                    usage,
-                } => {
-                    self.end(id, ending, usage);
-                }
+                EngineEffect::Ended { id, ending, .. } => self.end(id, ending),
                 EngineEffect::Refused { id, because } => {
-                    tracing::warn!(request = id.get(), %because, "the engine refused a request");
+                    let job = self.choices.get(&id).map(|choice| choice.job.get());
+                    tracing::warn!(request = job, %because, "the engine refused a request");
                     let ending = EngineEnding::Failed(Failure::Sequence);
-                    self.end(id, ending, Usage::default());
+                    self.end(id, ending);
                 }
             }
         }
     }
 
-    fn end(&mut self, id: RequestId, ending: EngineEnding, usage: Usage) {
-        let Some(mut job) = self.jobs.remove(&id) else {
+    /// One sequence has ended; its job has, if it was the last.
+    fn end(&mut self, id: RequestId, ending: EngineEnding) {
+        let Some(mut choice) = self.choices.remove(&id) else {
             return;
         };
-        self.observer.ended(id, ending, usage);
-        if let EngineEnding::Finished(_) = ending {
-            job.say_rest();
+        let Some(job) = self.jobs.get_mut(&choice.job) else {
+            return;
+        };
+        if job.close_one(ending) {
+            self.cancel(choice.job);
         }
-        job.output.end(ending, usage);
+        let Some(job) = self.jobs.get_mut(&choice.job) else {
+            return;
+        };
+        if job.open > 0 {
+            if let EngineEnding::Finished(reason) = ending {
+                choice.finish(reason, &mut *job.output);
+            }
+            return;
+        }
+        let (usage, whole) = (job.usage, job.ending.unwrap_or(ending));
+        self.publish();
+        self.observer.ended(choice.job, whole, usage);
+        if let Some(mut job) = self.jobs.remove(&choice.job) {
+            if let EngineEnding::Finished(reason) = ending {
+                choice.finish(reason, &mut *job.output);
+            }
+            job.output.end(whole, usage);
+        }
     }
 
     fn publish(&self) {
@@ -299,66 +338,13 @@ impl Worker {
     }
 }
 
-impl Running {
-    fn new(job: Job, seed: u64) -> Self {
-        let Job {
-            id,
-            tenant: _,
-            prompt,
-            max_output: _,
-            sampling,
-            stop,
-            ignore_eos,
-            output,
-        } = job;
-        Self {
-            tokens: prompt,
-            text: TextStream::new(stop),
-            unsaid: 0,
-            begin: Begin {
-                id,
-                sampling,
-                seed: seed_of(id, sampling, seed),
-                ignore_eos,
-            },
-            begun: false,
-            usage: Usage::default(),
-            output,
-        }
-    }
-
-    /// Takes a sampled token; whether the text ends with it.
-    fn say(&mut self, token: Token, backend: &dyn Backend, bytes: &mut Vec<u8>) -> bool {
-        self.tokens.push(token);
-        self.unsaid += 1;
-        if backend.is_end(token) {
-            return true;
-        }
-        bytes.clear();
-        backend.bytes(token, bytes);
-        let Shown { text, stopped } = self.text.push(bytes);
-        self.send(text);
-        if stopped {
-            // Nothing of what was cut off comes out at the end.
-            self.text = TextStream::new(Vec::new());
-        }
-        stopped
-    }
-
-    fn say_rest(&mut self) {
-        let Shown { text, stopped: _ } = self.text.finish();
-        self.send(text);
-    }
-
-    fn send(&mut self, text: String) {
-        if !text.is_empty() {
-            let tokens = std::mem::take(&mut self.unsaid);
-            self.output.delta(Delta { text, tokens });
-        }
-    }
-}
-
-/// The request's own seed, or one that differs from request to request.
-fn seed_of(id: RequestId, sampling: Sampling, seed: u64) -> u64 {
-    sampling.seed.unwrap_or_else(|| mix(seed ^ mix(id.get())))
+fn add(sum: &mut Usage, one: Usage) {
+    let Usage {
+        prompt,
+        cached,
+        output,
+    } = one;
+    sum.prompt += prompt;
+    sum.cached += cached;
+    sum.output += output;
 }

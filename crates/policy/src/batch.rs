@@ -5,7 +5,7 @@
 //! sequence ids and a token budget. No token ids here, no clock, and no state: what the plan means
 //! is carried out by [`crate::engine`].
 
-use crate::units::{KvBlocks, Tokens};
+use crate::units::{KvBlocks, Service, Tokens};
 
 /// Who gets the step's token budget first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,7 +18,19 @@ pub enum Order {
     PrefillFirst,
 }
 
-/// What the planner knows of one sequence.
+/// When waiting sequences start.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Scheduler {
+    /// One sequence at a time, in order of arrival: the baseline of baselines.
+    Fifo,
+    /// As many as fit, once all of the batch before are over.
+    Static,
+    /// As soon as there is room.
+    #[default]
+    Continuous,
+}
+
+/// What the planner knows of a sequence that runs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct View {
     /// Prompt and output so far.
@@ -27,14 +39,57 @@ pub struct View {
     pub computed: Tokens,
     /// Blocks it holds. invariant: they have room for `computed`.
     pub held: KvBlocks,
-    /// Whether it has a sequence id already.
-    pub seated: bool,
+    /// Those of them that come free when it is preempted: no other sequence holds them.
+    pub sole: KvBlocks,
+    /// All the tokens that it may come to, where room for them is set aside: then it is never
+    /// preempted, and never needs to.
+    pub reserved: Option<Tokens>,
+    /// What its tenant was served, by weight: who had most gives first.
+    pub served: Service,
 }
 
 impl View {
     fn missing(&self) -> Tokens {
         self.known - self.computed
     }
+
+    /// Blocks that it will need beyond the `held` ones, as far as anyone knows.
+    fn owed(&self, held: KvBlocks) -> KvBlocks {
+        self.reserved.unwrap_or(self.known).blocks() - held
+    }
+}
+
+/// What the planner knows of a sequence that waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Prompt and output so far.
+    pub known: Tokens,
+    /// Those of them whose KV is there to be shared.
+    pub matched: Tokens,
+    /// Whole blocks of that KV.
+    pub held: KvBlocks,
+    /// Those of them that count as free so far.
+    pub idle: KvBlocks,
+    /// As in [`View`].
+    pub reserved: Option<Tokens>,
+    /// Whether it ran before: it has its sequence id still, and nobody passes it.
+    pub seated: bool,
+    /// Sequences that started before it though they came after it.
+    pub passed: u32,
+    /// Whether somebody else is computing what it could share.
+    pub hold: Hold,
+}
+
+/// Why a waiting sequence may not start now, whatever the room.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Hold {
+    /// It may.
+    #[default]
+    No,
+    /// A running sequence computes a prefix that it could share.
+    Running,
+    /// So will the waiting one with this index, if it starts in this step.
+    With(usize),
 }
 
 /// The limits of one step.
@@ -42,46 +97,62 @@ impl View {
 pub struct Limits {
     /// Tokens that the step may compute.
     pub tokens: Tokens,
-    /// Free blocks.
+    /// Tokens that one sequence may compute in it.
+    pub chunk: Tokens,
+    /// Blocks that are free or come free by eviction.
     pub blocks: KvBlocks,
     /// Free sequence ids.
     pub seats: usize,
     /// Who goes first.
     pub order: Order,
+    /// When waiting sequences start.
+    pub scheduler: Scheduler,
+    /// Whether more may join the batch that runs, where batches run one at a time.
+    pub joinable: bool,
 }
 
 /// How many tokens one sequence computes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Share {
-    /// Its place among the running sequences.
+    /// Its place among those that run, or among those that wait.
     pub index: usize,
     /// At least one token.
     pub count: Tokens,
 }
 
-/// What one step does. To be carried out in this order.
+/// What one step does.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
-    /// Running sequences that give back all their blocks, the newest first.
+    /// Running sequences that give up all their blocks.
     pub preempt: Vec<usize>,
     /// Running sequences that compute something, in the order of the batch.
     pub shares: Vec<Share>,
-    /// How many tokens each of the first waiting sequences computes; they run from now on.
-    pub admit: Vec<Tokens>,
+    /// Waiting sequences that run from now on, and what they compute, in the order of the batch.
+    pub admit: Vec<Share>,
+    /// Waiting sequences, each once for every later one that starts before it.
+    pub passed: Vec<usize>,
 }
 
-/// Plans one step. `running` and `waiting` are in order of arrival.
+/// How many later sequences may start before one that does not fit yet: enough that small ones go
+/// on, and few enough that it is not starved by them.
+pub const PASSES_MAX: u32 = 32;
+
+/// Plans one step. `running` and `waiting` are in order of arrival; those that ran before come
+/// first among those that wait.
 ///
-/// A running sequence without room takes the blocks of a newer one, so the oldest always goes on
-/// and the engine as a whole never stands still; the newest waits instead, holding what it has. A
-/// waiting sequence never takes blocks from anyone: it starts when its known tokens fit beside what
-/// the running ones are still owed.
-pub fn plan(running: &[View], waiting: &[View], limits: Limits) -> Plan {
+/// A running sequence without room takes the blocks of another: of the newest one of the tenant
+/// that was served most. It never takes from one that is less served, or older and served alike, so
+/// some sequence always goes on, and the engine as a whole never stands still; who finds nobody to
+/// take from waits, holding what it has. A waiting sequence takes blocks from nobody: it starts
+/// when its known tokens fit beside what the running ones are still owed.
+pub fn plan(running: &[View], waiting: &[Candidate], limits: Limits) -> Plan {
     let mut planner = Planner {
         running,
         held: running.iter().map(|view| view.held).collect(),
+        sole: running.iter().map(|view| view.sole).collect(),
         counts: vec![Tokens::ZERO; running.len()],
         budget: limits.tokens,
+        chunk: limits.chunk,
         free: limits.blocks,
         plan: Plan::default(),
     };
@@ -90,11 +161,11 @@ pub fn plan(running: &[View], waiting: &[View], limits: Limits) -> Plan {
         Order::DecodeFirst => {
             planner.catch_up(decodes);
             planner.catch_up(|view| !decodes(view));
-            planner.admit(waiting, limits.seats);
+            planner.admit(waiting, limits);
         }
         Order::PrefillFirst => {
             planner.catch_up(|view| !decodes(view));
-            planner.admit(waiting, limits.seats);
+            planner.admit(waiting, limits);
             planner.catch_up(decodes);
         }
     }
@@ -105,9 +176,12 @@ struct Planner<'a> {
     running: &'a [View],
     /// Blocks each running sequence will hold, by index.
     held: Vec<KvBlocks>,
+    /// Those that no other holds, by index.
+    sole: Vec<KvBlocks>,
     /// Tokens each running sequence will compute, by index.
     counts: Vec<Tokens>,
     budget: Tokens,
+    chunk: Tokens,
     free: KvBlocks,
     plan: Plan,
 }
@@ -123,7 +197,7 @@ impl Planner<'_> {
     }
 
     /// Gives the sequence at `index` what the budget and the free blocks allow; if that is nothing
-    /// for want of blocks, takes them from newer sequences.
+    /// for want of blocks, takes them from others.
     fn share(&mut self, index: usize, view: &View) {
         if self.budget == Tokens::ZERO {
             return;
@@ -139,61 +213,111 @@ impl Planner<'_> {
         let grown = (view.computed + count).blocks() - self.held[index];
         self.free -= grown;
         self.held[index] += grown;
+        self.sole[index] += grown;
         self.counts[index] = count;
         self.budget = self.budget - count;
     }
 
     fn room(&self, index: usize, view: &View) -> Tokens {
-        let slots = (self.held[index] + self.free).slots() - view.computed;
-        view.missing().min(self.budget).min(slots)
+        let free = self.free - self.set_aside(index);
+        let slots = (self.held[index] + free).slots() - view.computed;
+        view.missing().min(self.budget).min(self.chunk).min(slots)
     }
 
-    /// The newest sequence that has blocks to give and is newer than the one at `index`.
+    /// Blocks that are free and yet not for the sequence at `index`: others have them reserved.
+    fn set_aside(&self, index: usize) -> KvBlocks {
+        let others = self.running.iter().enumerate();
+        let others = others.filter(|(other, view)| *other != index && view.reserved.is_some());
+        others.fold(KvBlocks::ZERO, |sum, (other, view)| {
+            sum + view.owed(self.held[other])
+        })
+    }
+
+    /// Whose blocks the sequence at `index` takes.
     fn victim(&self, index: usize) -> Option<usize> {
-        (index + 1..self.running.len())
-            .rev()
-            .find(|newer| self.held[*newer] > KvBlocks::ZERO)
+        let rank = |index: usize| (self.running[index].served, index);
+        (0..self.running.len())
+            .filter(|other| self.sole[*other] > KvBlocks::ZERO)
+            .filter(|other| self.running[*other].reserved.is_none())
+            .filter(|other| rank(*other) > rank(index))
+            .max_by_key(|other| rank(*other))
     }
 
     fn preempt(&mut self, victim: usize) {
-        self.free += self.held[victim];
+        self.free += self.sole[victim];
         self.held[victim] = KvBlocks::ZERO;
+        self.sole[victim] = KvBlocks::ZERO;
         self.budget += self.counts[victim];
         self.counts[victim] = Tokens::ZERO;
         self.plan.preempt.push(victim);
     }
 
-    /// Starts waiting sequences in order, up to the first that has to wait longer.
-    fn admit(&mut self, waiting: &[View], mut seats: usize) {
+    /// Starts waiting sequences in order. One that does not fit is passed by others for a while.
+    fn admit(&mut self, waiting: &[Candidate], limits: Limits) {
         // What was just taken from one sequence is not for another that waits.
         if !self.plan.preempt.is_empty() {
             return;
         }
-        let mut owed = KvBlocks::ZERO;
-        for (view, held) in self.running.iter().zip(&self.held) {
-            owed += view.known.blocks() - *held;
-        }
-        // One block for each sequence that runs, or the newcomer would be preempted by the next
-        // token of another.
-        let mut headroom = KvBlocks::new(u64::try_from(self.running.len()).unwrap_or(u64::MAX));
-        for view in waiting {
-            let needed = view.known.blocks();
-            if self.budget == Tokens::ZERO || needed + owed + headroom > self.free {
+        let mut seats = limits.seats;
+        let mut room = self.room_beside();
+        // Those that did not fit, and how often each was passed.
+        let mut blocked: Vec<(usize, u32)> = Vec::new();
+        for (index, one) in waiting.iter().enumerate() {
+            let starved = blocked.iter().any(|(_, passed)| *passed >= PASSES_MAX);
+            if starved || self.budget == Tokens::ZERO || !self.may_start(one, limits) {
                 return;
             }
-            if !view.seated {
-                let Some(left) = seats.checked_sub(1) else {
-                    return;
-                };
-                seats = left;
+            if self.is_held(one.hold) || (!one.seated && seats == 0) {
+                continue;
             }
-            let count = view.missing().min(self.budget);
-            let grown = (view.computed + count).blocks() - view.held;
-            self.budget = self.budget - count;
-            self.free -= grown;
-            owed += needed - grown;
-            headroom += KvBlocks::new(1);
-            self.plan.admit.push(count);
+            let needed = one.reserved.unwrap_or(one.known).blocks() - one.held;
+            if needed + one.idle > room {
+                if one.seated {
+                    return;
+                }
+                blocked.push((index, one.passed));
+                continue;
+            }
+            seats -= usize::from(!one.seated);
+            room -= needed + one.idle + KvBlocks::new(1);
+            self.start(index, one);
+            for (index, passed) in &mut blocked {
+                *passed += 1;
+                self.plan.passed.push(*index);
+            }
+        }
+    }
+
+    /// Blocks that newcomers may have: not those that running sequences are still owed, and not one
+    /// for each of them, or a newcomer would be preempted by the next token of another.
+    fn room_beside(&self) -> KvBlocks {
+        let views = self.running.iter().zip(&self.held);
+        let owed = views.map(|(view, held)| view.owed(*held) + KvBlocks::new(1));
+        owed.fold(self.free, |room, owed| room - owed)
+    }
+
+    fn start(&mut self, index: usize, one: &Candidate) {
+        let missing = one.known - one.matched;
+        let count = missing.min(self.budget).min(self.chunk);
+        self.budget = self.budget - count;
+        self.free -= one.idle + ((one.matched + count).blocks() - one.held);
+        self.plan.admit.push(Share { index, count });
+    }
+
+    /// Whether the scheduler lets this one start beside those that run.
+    fn may_start(&self, one: &Candidate, limits: Limits) -> bool {
+        match limits.scheduler {
+            Scheduler::Fifo => self.running.is_empty() && self.plan.admit.is_empty(),
+            Scheduler::Static => self.running.is_empty() || limits.joinable || one.seated,
+            Scheduler::Continuous => true,
+        }
+    }
+
+    fn is_held(&self, hold: Hold) -> bool {
+        match hold {
+            Hold::No => false,
+            Hold::Running => true,
+            Hold::With(index) => self.plan.admit.iter().any(|share| share.index == index),
         }
     }
 
@@ -214,167 +338,4 @@ impl Planner<'_> {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    const ROOMY: Limits = Limits {
-        tokens: Tokens::new(512),
-        blocks: KvBlocks::new(1_000),
-        seats: 8,
-        order: Order::DecodeFirst,
-    };
-
-    fn running(known: u64, computed: u64) -> View {
-        let (known, computed) = (Tokens::new(known), Tokens::new(computed));
-        View {
-            known,
-            computed,
-            held: computed.blocks(),
-            seated: true,
-        }
-    }
-
-    fn waiting(known: u64) -> View {
-        View {
-            seated: false,
-            ..running(known, 0)
-        }
-    }
-
-    fn share(index: usize, count: u64) -> Share {
-        Share {
-            index,
-            count: Tokens::new(count),
-        }
-    }
-
-    #[test]
-    fn a_long_prompt_gets_what_the_decodes_leave() {
-        let plan = plan(
-            &[running(2_000, 0), running(31, 30), running(9, 8)],
-            &[],
-            ROOMY,
-        );
-        assert_eq!(plan.shares, [share(0, 510), share(1, 1), share(2, 1)]);
-    }
-
-    #[test]
-    fn prefill_first_may_leave_the_decodes_nothing() {
-        let limits = Limits {
-            order: Order::PrefillFirst,
-            ..ROOMY
-        };
-        let plan = plan(&[running(31, 30)], &[waiting(600)], limits);
-        assert_eq!((plan.shares, plan.admit), (vec![], vec![Tokens::new(512)]));
-    }
-
-    #[test]
-    fn prompts_are_admitted_in_order_until_the_budget_is_spent() {
-        let plan = plan(&[], &[waiting(500), waiting(100), waiting(3)], ROOMY);
-        assert_eq!(plan.admit, [Tokens::new(500), Tokens::new(12)]);
-    }
-
-    #[test]
-    fn nobody_is_admitted_without_a_sequence_id() {
-        let plan = plan(&[], &[waiting(5), waiting(5)], Limits { seats: 1, ..ROOMY });
-        assert_eq!(plan.admit, [Tokens::new(5)]);
-    }
-
-    #[test]
-    fn a_sequence_that_kept_its_id_needs_no_other() {
-        let plan = plan(
-            &[],
-            &[running(5, 0), waiting(5)],
-            Limits { seats: 0, ..ROOMY },
-        );
-        assert_eq!(plan.admit, [Tokens::new(5)]);
-    }
-
-    #[test]
-    fn a_decode_without_a_block_takes_those_of_the_newest() {
-        let limits = Limits {
-            blocks: KvBlocks::ZERO,
-            ..ROOMY
-        };
-        let plan = plan(
-            &[running(17, 16), running(20, 19), running(33, 32)],
-            &[],
-            limits,
-        );
-        assert_eq!(plan.preempt, [2]);
-        assert_eq!(plan.shares, [share(0, 1), share(1, 1)]);
-    }
-
-    #[test]
-    fn the_newest_without_a_block_waits_and_keeps_what_it_has() {
-        let limits = Limits {
-            blocks: KvBlocks::ZERO,
-            ..ROOMY
-        };
-        let plan = plan(&[running(20, 19), running(17, 16)], &[], limits);
-        assert_eq!((plan.preempt, plan.shares), (vec![], vec![share(0, 1)]));
-    }
-
-    #[test]
-    fn work_already_given_to_a_victim_is_taken_back() {
-        let limits = Limits {
-            tokens: Tokens::new(2),
-            blocks: KvBlocks::ZERO,
-            order: Order::DecodeFirst,
-            seats: 0,
-        };
-        // The newer one decodes first; then the older one's prompt finds no block.
-        let plan = plan(&[running(40, 16), running(20, 19)], &[], limits);
-        assert_eq!(plan.preempt, [1]);
-        assert_eq!(plan.shares, [share(0, 2)]);
-    }
-
-    #[test]
-    fn a_chunk_shrinks_to_the_blocks_there_are_before_anyone_is_preempted() {
-        let limits = Limits {
-            blocks: KvBlocks::new(1),
-            ..ROOMY
-        };
-        let plan = plan(&[running(100, 8), running(20, 19)], &[], limits);
-        assert_eq!(plan.preempt, Vec::<usize>::new());
-        assert_eq!(plan.shares, [share(0, 24), share(1, 1)]);
-    }
-
-    #[test]
-    fn a_newcomer_waits_until_its_whole_prompt_fits_beside_what_others_are_owed() {
-        // The runner is owed 3 blocks more and one to grow into; 5 are free, so one is left.
-        let view = View {
-            held: KvBlocks::new(1),
-            ..running(64, 15)
-        };
-        let limits = Limits {
-            tokens: Tokens::new(1),
-            blocks: KvBlocks::new(5),
-            ..ROOMY
-        };
-        let roomy = Limits {
-            tokens: Tokens::new(20),
-            ..limits
-        };
-        assert_eq!(plan(&[view], &[waiting(17)], limits).admit, []);
-        assert_eq!(plan(&[view], &[waiting(17)], roomy).admit, []);
-        let done = View {
-            computed: Tokens::new(63),
-            held: KvBlocks::new(4),
-            ..view
-        };
-        assert_eq!(
-            plan(&[done], &[waiting(17)], roomy).admit,
-            [Tokens::new(17)]
-        );
-    }
-
-    #[test]
-    fn a_lone_sequence_may_use_the_whole_pool() {
-        let limits = Limits {
-            blocks: KvBlocks::new(4),
-            ..ROOMY
-        };
-        assert_eq!(plan(&[], &[waiting(64)], limits).admit, [Tokens::new(64)]);
-    }
-}
+mod tests;

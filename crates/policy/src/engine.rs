@@ -1,256 +1,54 @@
 //! The scheduler of one engine: sequences, their KV blocks, and the next step.
 //!
 //! Events say what happened, [`Engine::plan`] says what to compute next, [`Engine::poll_effect`]
-//! says what became of requests. It owns no queue beyond what was dispatched to it, knows no token
-//! ids and no clock, and never decides what a token says: whether a text ended is told to it, how
-//! long it may be it counts itself.
+//! says what became of requests. It owns no queue beyond what was dispatched to it, knows no clock,
+//! and never decides what a token says: whether a text ended is told to it, how long it may be it
+//! counts itself.
 
-use std::collections::VecDeque;
+mod config;
+mod event;
+mod sequence;
+mod waiting;
 
-use crate::batch::{self, Limits, Order, View};
+use std::collections::{BTreeMap, VecDeque};
+
+pub use self::config::{CacheConfig, Config, ConfigError, Reservation};
+pub use self::event::{
+    EngineEffect, EngineEvent, Gauges, Refused, Sampled, Start, Step, Totals, Work,
+};
+use self::sequence::Sequence;
+use crate::batch::{self, Hold, Limits, Plan};
 use crate::ids::{RequestId, SeqId, TenantId};
-use crate::kv::{BlockPool, BlockTable};
+use crate::kv::{BlockPool, KvOp};
 use crate::outcome::{EngineEnding, Failure, FinishReason};
-use crate::units::{KvBlocks, Tokens};
-use crate::usage::Usage;
-
-/// What bounds one engine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Config {
-    /// Sequences that may have KV at once.
-    pub sequences: u32,
-    /// Blocks in the pool.
-    pub blocks: u32,
-    /// Tokens that one step may compute.
-    pub step_tokens: Tokens,
-    /// Who gets a step's tokens first.
-    pub order: Order,
-    /// Tokens that one request may use, prompt and output together; never more than the pool holds.
-    pub context: Tokens,
-    /// Requests that may wait for a sequence id or for blocks.
-    pub waiting_max: usize,
-}
-
-impl Config {
-    /// Tokens that one request may use: its context, or all of the pool where that is smaller.
-    pub fn request_tokens(&self) -> Tokens {
-        self.context
-            .min(KvBlocks::new(u64::from(self.blocks)).slots())
-    }
-}
-
-/// A bound with which no engine could run.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConfigError {
-    /// No sequence could ever run.
-    #[error("sequences is 0; use 1 or more")]
-    NoSequences,
-    /// A step could not give each sequence its next token.
-    #[error("step_tokens is {step_tokens}; use at least the {sequences} of sequences")]
-    StepTooSmall {
-        /// What it is.
-        step_tokens: Tokens,
-        /// What it must reach.
-        sequences: u32,
-    },
-    /// No request could have a prompt and an answer.
-    #[error("a request may use {0} tokens; use a context and a pool of 2 or more")]
-    NoContext(Tokens),
-    /// No request could start, as each waits first.
-    #[error("waiting_max is 0; use 1 or more")]
-    NoWaiting,
-}
-
-/// What happened.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EngineEvent {
-    /// A request was dispatched to this engine.
-    Start {
-        /// Which one; never used before.
-        id: RequestId,
-        /// Whose.
-        tenant: TenantId,
-        /// Its prompt.
-        prompt: Tokens,
-        /// The most it may generate.
-        max_output: Tokens,
-    },
-    /// The step planned last was computed. Sequences that failed in it were told before, by
-    /// `Failed`.
-    Stepped {
-        /// Requests whose text ended with the token sampled in this step, in any order.
-        ended: Vec<RequestId>,
-    },
-    /// A request is no longer wanted; unknown ones are ignored, since an end may cross a cancel.
-    Cancel {
-        /// Which one.
-        id: RequestId,
-    },
-    /// One request can't go on; unknown ones are ignored.
-    Failed {
-        /// Which one.
-        id: RequestId,
-    },
-}
-
-/// What became of a request.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub enum EngineEffect {
-    /// It ended, and its blocks and its sequence id are free.
-    Ended {
-        /// Which one.
-        id: RequestId,
-        /// Whose.
-        tenant: TenantId,
-        /// How.
-        ending: EngineEnding,
-        /// What it used.
-        usage: Usage,
-    },
-    /// It was never started.
-    Refused {
-        /// Which one.
-        id: RequestId,
-        /// Why.
-        because: Refused,
-    },
-}
-
-/// Why a request was never started.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
-    /// There is nothing to compute.
-    #[error("the prompt is empty; send at least one token")]
-    EmptyPrompt,
-    /// There is nothing to generate.
-    #[error("the most output is 0 tokens; ask for at least one")]
-    NoOutput,
-    /// It would never fit.
-    #[error("{asked} tokens asked for, {limit} fit; shorten the prompt")]
-    ContextExceeded {
-        /// Its prompt and one token of output.
-        asked: Tokens,
-        /// What one request may use.
-        limit: Tokens,
-    },
-    /// As many requests wait as may.
-    #[error("{0} requests wait already; dispatch fewer at once")]
-    Full(usize),
-}
-
-/// Tokens that one sequence computes in a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Work {
-    /// Whose tokens.
-    pub id: RequestId,
-    /// The sequence that holds their KV.
-    pub seq: SeqId,
-    /// The position of the first one; all before it are computed.
-    pub start: Tokens,
-    /// How many, at least one.
-    pub count: Tokens,
-    /// Whether the last one is the last known, so that the next token is sampled after it.
-    pub samples: bool,
-    /// How many of them are prompt tokens computed for the first time, not again after a
-    /// preemption.
-    pub fresh: Tokens,
-}
-
-/// One step of the backend. To be carried out in the order of the fields.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Step {
-    /// Sequences that are over: their KV and everything else about them goes.
-    pub over: Vec<SeqId>,
-    /// Sequences that were preempted: their KV goes, what sampling remembers stays.
-    pub preempted: Vec<SeqId>,
-    /// What to compute; no sequence twice.
-    pub work: Vec<Work>,
-}
-
-/// The levels of an engine.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Gauges {
-    /// Requests that have KV or are about to.
-    pub running: usize,
-    /// Requests that wait for a sequence id or blocks, preempted ones included.
-    pub waiting: usize,
-    /// Sequence ids held.
-    pub sequences: usize,
-    /// Blocks held.
-    pub blocks_held: KvBlocks,
-    /// Blocks there are.
-    pub blocks_total: KvBlocks,
-}
+use crate::prefix::{Computed, PrefixCache, Space, Token};
+use crate::units::{KvBlocks, Service, Tokens};
+use crate::usage::Weights;
 
 /// The scheduler of one engine.
 #[derive(Debug)]
 pub struct Engine {
     config: Config,
     pool: BlockPool,
+    cache: PrefixCache,
+    /// Prefixes that any tenant may share, in whole blocks.
+    published: Vec<Vec<Token>>,
     /// A stack. invariant: no id twice, none that a sequence has.
     seats: Vec<SeqId>,
-    /// In order of arrival. invariant: each has a sequence id.
+    /// In the order in which they started. invariant: each has a sequence id.
     running: Vec<Sequence>,
-    /// In order of arrival. invariant: none has blocks; all arrived after those that run.
+    /// Preempted ones first, then in order of arrival. invariant: none has blocks.
     waiting: VecDeque<Sequence>,
+    /// What each tenant was served, by weight. invariant: only tenants with sequences here.
+    served: BTreeMap<TenantId, Service>,
+    /// Whether no sequence ended since nothing ran: then a batch may still be filled.
+    filling: bool,
     /// The step under way, empty between steps.
     in_flight: Vec<Work>,
-    /// Sequence ids given back since the last step.
-    over: Vec<SeqId>,
+    /// What becomes of KV before the next step.
+    ops: Vec<KvOp>,
     effects: VecDeque<EngineEffect>,
-}
-
-#[derive(Debug)]
-struct Sequence {
-    id: RequestId,
-    tenant: TenantId,
-    prompt: Tokens,
-    /// invariant: less than `max_output`.
-    output: Tokens,
-    max_output: Tokens,
-    /// invariant: less than `known()`.
-    computed: Tokens,
-    /// The most that was ever computed. invariant: at least `computed`.
-    reached: Tokens,
-    /// Kept through a preemption: what sampling remembers is filed under it.
-    seat: Option<SeqId>,
-    table: BlockTable,
-}
-
-impl Sequence {
-    fn known(&self) -> Tokens {
-        self.prompt + self.output
-    }
-
-    fn view(&self) -> View {
-        View {
-            known: self.known(),
-            computed: self.computed,
-            held: self.table.len(),
-            seated: self.seat.is_some(),
-        }
-    }
-
-    fn usage(&self) -> Usage {
-        Usage {
-            prompt: self.prompt.min(self.reached),
-            cached: Tokens::ZERO,
-            output: self.output,
-        }
-    }
-
-    /// The next `count` tokens of this sequence.
-    fn work(&self, seq: SeqId, count: Tokens) -> Work {
-        let end = self.computed + count;
-        Work {
-            id: self.id,
-            seq,
-            start: self.computed,
-            count,
-            samples: end == self.known(),
-            fresh: self.prompt.min(end) - self.prompt.min(self.reached),
-        }
-    }
+    totals: Totals,
 }
 
 impl Engine {
@@ -260,63 +58,40 @@ impl Engine {
     ///
     /// [`ConfigError`] for bounds with which none could run.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
-        if config.sequences == 0 {
-            return Err(ConfigError::NoSequences);
-        }
-        if config.step_tokens < Tokens::new(u64::from(config.sequences)) {
-            let Config {
-                step_tokens,
-                sequences,
-                ..
-            } = config;
-            return Err(ConfigError::StepTooSmall {
-                step_tokens,
-                sequences,
-            });
-        }
-        if config.request_tokens() < Tokens::new(2) {
-            return Err(ConfigError::NoContext(config.request_tokens()));
-        }
-        if config.waiting_max == 0 {
-            return Err(ConfigError::NoWaiting);
-        }
+        config.check()?;
+        let owners = (config.sequences..config.sequence_ids()).rev();
         Ok(Self {
             config,
             pool: BlockPool::new(config.blocks),
+            cache: PrefixCache::new(owners.map(SeqId::new), config.cache.tenant_blocks),
+            published: Vec::new(),
             seats: (0..config.sequences).rev().map(SeqId::new).collect(),
             running: Vec::new(),
             waiting: VecDeque::new(),
+            served: BTreeMap::new(),
+            filling: true,
             in_flight: Vec::new(),
-            over: Vec::new(),
+            ops: Vec::new(),
             effects: VecDeque::new(),
+            totals: Totals::default(),
         })
+    }
+
+    /// Lets all tenants share the KV of this prefix, in whole blocks, once somebody computed it.
+    pub fn publish(&mut self, mut prefix: Vec<Token>) {
+        let whole = Tokens::of_len(&prefix).get() / KvBlocks::SLOTS.get();
+        let slots = KvBlocks::new(whole).slots().get();
+        prefix.truncate(usize::try_from(slots).unwrap_or(usize::MAX));
+        if !prefix.is_empty() {
+            self.published.push(prefix);
+        }
     }
 
     /// Takes a fact.
     pub fn handle(&mut self, event: EngineEvent) {
         match event {
-            EngineEvent::Start {
-                id,
-                tenant,
-                prompt,
-                max_output,
-            } => match self.admissible(prompt, max_output) {
-                Ok(()) => self.waiting.push_back(Sequence {
-                    id,
-                    tenant,
-                    prompt,
-                    output: Tokens::ZERO,
-                    max_output,
-                    computed: Tokens::ZERO,
-                    reached: Tokens::ZERO,
-                    seat: None,
-                    table: BlockTable::default(),
-                }),
-                Err(because) => self
-                    .effects
-                    .push_back(EngineEffect::Refused { id, because }),
-            },
-            EngineEvent::Stepped { ended } => self.stepped(&ended),
+            EngineEvent::Start(start) => self.start(start),
+            EngineEvent::Stepped { sampled } => self.stepped(&sampled),
             EngineEvent::Cancel { id } => self.end_one(id, EngineEnding::Cancelled),
             EngineEvent::Failed { id } => {
                 self.end_one(id, EngineEnding::Failed(Failure::Sequence));
@@ -329,6 +104,19 @@ impl Engine {
         self.effects.pop_front()
     }
 
+    /// How many tokens of this prompt a request of this tenant would find computed. Changes
+    /// nothing.
+    pub fn matched(&self, tenant: TenantId, prompt: &[Token]) -> Tokens {
+        self.cache.matched(tenant, prompt)
+    }
+
+    /// Prompt and output of a request so far; nothing for one that is unknown.
+    pub fn tokens(&self, id: RequestId) -> &[Token] {
+        let mut all = self.running.iter().chain(&self.waiting);
+        all.find(|sequence| sequence.id == id)
+            .map_or(&[], |sequence| &sequence.tokens)
+    }
+
     /// The next step, or `None` when there is nothing to do before the next event.
     ///
     /// # Panics
@@ -336,34 +124,29 @@ impl Engine {
     /// When the step before was not answered with [`EngineEvent::Stepped`]: a bug in the driver.
     pub fn plan(&mut self) -> Option<Step> {
         assert!(self.in_flight.is_empty(), "one step at a time");
-        let running: Vec<_> = self.running.iter().map(Sequence::view).collect();
-        let waiting: Vec<_> = self.waiting.iter().map(Sequence::view).collect();
+        self.filling |= self.running.is_empty();
+        let running: Vec<_> = self.running.iter().map(|one| self.view(one)).collect();
+        let waiting = self.candidates();
         let limits = Limits {
             tokens: self.config.step_tokens,
-            blocks: self.pool.free(),
+            chunk: self.config.chunk,
+            blocks: self.pool.free() + self.pool.idle(),
             seats: self.seats.len(),
             order: self.config.order,
+            scheduler: self.config.scheduler,
+            joinable: self.filling,
         };
         let plan = batch::plan(&running, &waiting, limits);
-        let mut step = Step {
-            over: std::mem::take(&mut self.over),
-            ..Step::default()
+        for (candidate, sequence) in waiting.iter().zip(&mut self.waiting) {
+            sequence.held += u32::from(candidate.hold == Hold::Running);
+        }
+        let work = self.carry_out(&plan);
+        self.in_flight.clone_from(&work);
+        let step = Step {
+            ops: std::mem::take(&mut self.ops),
+            work,
         };
-        for index in &plan.preempt {
-            step.preempted.extend(self.running[*index].seat);
-            let sequence = &mut self.running[*index];
-            sequence.table.release(&mut self.pool);
-            sequence.computed = Tokens::ZERO;
-        }
-        for share in &plan.shares {
-            step.work.extend(self.give(share.index, share.count));
-        }
-        self.withdraw(&plan.preempt);
-        for count in plan.admit {
-            step.work.extend(self.admit(count));
-        }
-        self.in_flight.clone_from(&step.work);
-        let idle = step.work.is_empty() && step.over.is_empty() && step.preempted.is_empty();
+        let idle = step.work.is_empty() && step.ops.is_empty();
         (!idle).then_some(step)
     }
 
@@ -379,7 +162,10 @@ impl Engine {
             waiting: self.waiting.len(),
             sequences: self.running.len() + seated,
             blocks_held: self.pool.held(),
+            blocks_idle: self.pool.idle(),
             blocks_total: self.pool.total(),
+            prefixes: self.cache.prefixes(),
+            totals: self.totals,
         }
     }
 
@@ -391,7 +177,10 @@ impl Engine {
     /// Only on a bug here.
     pub fn invariants(&self) {
         let all = || self.running.iter().chain(&self.waiting);
-        self.pool.invariants(all().map(|sequence| &sequence.table));
+        let tables = all().map(|sequence| &sequence.table);
+        self.pool.invariants(tables, self.cache.cached());
+        let prefixes = usize::try_from(self.config.cache.prefixes).unwrap_or(usize::MAX);
+        self.cache.invariants(prefixes);
         let mut seats: Vec<_> = self.seats.clone();
         seats.extend(all().filter_map(|sequence| sequence.seat));
         seats.sort_unstable();
@@ -407,92 +196,238 @@ impl Engine {
                 .iter()
                 .all(|sequence| sequence.table.is_empty())
         );
+        assert!(self.served.len() <= self.running.len() + self.waiting.len());
         for sequence in all() {
             assert!(sequence.computed < sequence.known());
             assert!(sequence.computed <= sequence.reached);
             assert!(sequence.computed <= sequence.table.len().slots());
-            assert!(sequence.output < sequence.max_output);
+            assert!(sequence.output() < sequence.max_output);
             assert!(sequence.known() < self.config.request_tokens());
+            assert!(sequence.cached < sequence.prompt);
+            assert!(sequence.preemptions <= sequence::PREEMPTIONS_MAX);
+            assert!(sequence.passed <= batch::PASSES_MAX);
+            assert!(self.served.contains_key(&sequence.tenant));
         }
     }
 
-    fn admissible(&self, prompt: Tokens, max_output: Tokens) -> Result<(), Refused> {
-        let asked = prompt + Tokens::new(1);
+    fn start(&mut self, start: Start) {
+        if let Err(because) = self.admissible(&start) {
+            let id = start.id;
+            self.effects
+                .push_back(EngineEffect::Refused { id, because });
+            return;
+        }
+        let served = self.served.entry(start.tenant).or_default();
+        *served = start.served.max(*served);
+        self.waiting.push_back(Sequence::new(start));
+    }
+
+    fn admissible(&self, start: &Start) -> Result<(), Refused> {
+        let asked = Tokens::of_len(&start.prompt) + Tokens::new(1);
         let limit = self.config.request_tokens();
-        if prompt == Tokens::ZERO {
+        if start.prompt.is_empty() {
             return Err(Refused::EmptyPrompt);
         }
-        if max_output == Tokens::ZERO {
+        if start.max_output == Tokens::ZERO {
             return Err(Refused::NoOutput);
         }
         if asked > limit {
             return Err(Refused::ContextExceeded { asked, limit });
         }
-        // Preempted sequences wait too, but they were let in before.
+        // Preempted sequences wait too, but they were let in before; and so were those that came
+        // with another.
         let newcomers = self
             .waiting
             .iter()
-            .filter(|sequence| sequence.seat.is_none())
+            .filter(|sequence| sequence.seat.is_none() && sequence.elder.is_none())
             .count();
-        if newcomers >= self.config.waiting_max {
+        if newcomers >= self.config.waiting_max && start.elder.is_none() {
             return Err(Refused::Full(self.config.waiting_max));
         }
         Ok(())
     }
 
+    fn view(&self, sequence: &Sequence) -> batch::View {
+        let served = self.served.get(&sequence.tenant).copied();
+        sequence.view(&self.config, &self.pool, served.unwrap_or_default())
+    }
+
+    fn carry_out(&mut self, plan: &Plan) -> Vec<Work> {
+        for index in &plan.passed {
+            self.waiting[*index].passed += 1;
+        }
+        // What newcomers share is theirs before anything can be evicted for others.
+        let mut newcomers = Vec::with_capacity(plan.admit.len());
+        for share in plan.admit.iter().rev() {
+            newcomers.extend(self.waiting.remove(share.index));
+        }
+        newcomers.reverse();
+        for newcomer in &mut newcomers {
+            self.adopt(newcomer);
+        }
+        for index in &plan.preempt {
+            self.preempt(*index);
+        }
+        let mut work = Vec::with_capacity(plan.shares.len() + plan.admit.len());
+        for share in &plan.shares {
+            work.extend(self.give(share.index, share.count));
+        }
+        self.withdraw(&plan.preempt);
+        for (newcomer, share) in newcomers.into_iter().zip(&plan.admit) {
+            self.running.push(newcomer);
+            work.extend(self.give(self.running.len() - 1, share.count));
+        }
+        work
+    }
+
+    /// Gives a sequence that starts its id, and what there is of its KV.
+    fn adopt(&mut self, sequence: &mut Sequence) {
+        sequence.seat = sequence.seat.or_else(|| self.seats.pop());
+        let Some(seat) = sequence.seat else { return };
+        if sequence.reached == Tokens::ZERO {
+            self.totals.prompt += sequence.prompt;
+        }
+        let before = sequence.cached;
+        if let Some(elder) = self.prefilled_elder(sequence) {
+            let elder = &self.running[elder];
+            let count = elder.prompt - Tokens::new(1);
+            sequence.table = elder.table.fork(&mut self.pool, count);
+            self.copy(elder.seat, seat, count);
+            sequence.reuse(count);
+        } else if let Some(found) = self.cache.claim(sequence.tenant, &sequence.tokens) {
+            sequence.table.share(&mut self.pool, &found.blocks);
+            let count = sequence.table.len().slots();
+            self.copy(Some(found.owner), seat, count);
+            sequence.reuse(count);
+        }
+        self.totals.reused += sequence.cached - before;
+    }
+
+    fn copy(&mut self, from: Option<SeqId>, to: SeqId, end: Tokens) {
+        let start = Tokens::ZERO;
+        self.ops.extend(from.map(|from| KvOp::Copy {
+            from,
+            to,
+            start,
+            end,
+        }));
+    }
+
+    /// Takes a running sequence's blocks. What the cache keeps of them, it may use again.
+    fn preempt(&mut self, index: usize) {
+        self.remember(index);
+        self.totals.preemptions += 1;
+        let sequence = &mut self.running[index];
+        sequence.table.release(&mut self.pool);
+        sequence.computed = Tokens::ZERO;
+        sequence.preemptions += 1;
+        let from = Tokens::ZERO;
+        self.ops
+            .extend(sequence.seat.map(|seq| KvOp::Trim { seq, from }));
+    }
+
     /// Blocks and work for `count` tokens of a running sequence; the plan made sure that the blocks
-    /// are there.
+    /// are there, or can be evicted.
     fn give(&mut self, index: usize, count: Tokens) -> Option<Work> {
         let sequence = &mut self.running[index];
-        let grown = sequence
-            .table
-            .grow(&mut self.pool, sequence.computed + count);
-        assert_eq!(grown, Ok(()), "no step is planned over its blocks");
+        let (from, to) = (sequence.computed, sequence.computed + count);
+        let missing = sequence.table.missing(&self.pool, from, to);
+        self.cache.evict(missing, &mut self.pool, &mut self.ops);
+        let written = sequence.table.write(&mut self.pool, from, to);
+        assert!(written.is_ok(), "no step is planned over its blocks");
         sequence.seat.map(|seq| sequence.work(seq, count))
     }
 
-    /// Moves preempted sequences, given newest first, to the head of those that wait.
+    /// Moves preempted sequences to the head of those that wait.
     fn withdraw(&mut self, preempted: &[usize]) {
-        for index in preempted {
-            let sequence = self.running.remove(*index);
+        let mut preempted = preempted.to_vec();
+        preempted.sort_unstable();
+        for index in preempted.into_iter().rev() {
+            let sequence = self.running.remove(index);
             self.waiting.push_front(sequence);
         }
     }
 
-    /// Starts the sequence that waits longest.
-    fn admit(&mut self, count: Tokens) -> Option<Work> {
-        let mut sequence = self.waiting.pop_front()?;
-        sequence.seat = sequence.seat.or_else(|| self.seats.pop());
-        self.running.push(sequence);
-        self.give(self.running.len() - 1, count)
-    }
-
-    fn stepped(&mut self, ended: &[RequestId]) {
-        let limit = self.config.request_tokens();
+    fn stepped(&mut self, sampled: &[Sampled]) {
         for work in std::mem::take(&mut self.in_flight) {
-            let mut running = self.running.iter_mut();
+            let mut running = self.running.iter();
             // Gone when it was cancelled or failed since the plan.
-            let Some(sequence) = running.find(|sequence| sequence.id == work.id) else {
+            let Some(index) = running.position(|sequence| sequence.id == work.id) else {
                 continue;
             };
-            sequence.computed += work.count;
-            sequence.reached = sequence.reached.max(sequence.computed);
-            if !work.samples {
-                continue;
-            }
-            sequence.output += Tokens::new(1);
-            let full = sequence.output >= sequence.max_output || sequence.known() >= limit;
-            if ended.contains(&work.id) {
-                self.end_one(work.id, EngineEnding::Finished(FinishReason::Stop));
-            } else if full {
-                self.end_one(work.id, EngineEnding::Finished(FinishReason::Length));
+            let sampled = sampled.iter().find(|one| one.id == work.id);
+            self.advance(index, work, sampled.copied());
+        }
+    }
+
+    fn advance(&mut self, index: usize, work: Work, sampled: Option<Sampled>) {
+        assert_eq!(
+            sampled.is_some(),
+            work.samples,
+            "a sequence samples when it is to"
+        );
+        let weights = Weights::default();
+        let sequence = &mut self.running[index];
+        let was_in_prefill = sequence.is_in_prefill();
+        sequence.computed += work.count;
+        sequence.reached = sequence.reached.max(sequence.computed);
+        let (id, tenant) = (sequence.id, sequence.tenant);
+        let made = sampled.map_or(0, |_| weights.output);
+        let served = self.served.entry(tenant).or_default();
+        *served += work.fresh.weighted(weights.input) + Service::new(made);
+        if was_in_prefill {
+            self.remember(index);
+        }
+        let Some(sampled) = sampled else { return };
+        let sequence = &mut self.running[index];
+        sequence.tokens.push(sampled.token);
+        let limit = self.config.request_tokens();
+        let full = sequence.output() >= sequence.max_output || sequence.known() >= limit;
+        if sampled.ends {
+            self.end_one(id, EngineEnding::Finished(FinishReason::Stop));
+        } else if full {
+            self.end_one(id, EngineEnding::Finished(FinishReason::Length));
+        }
+    }
+
+    /// Enters what a running sequence computed into the cache.
+    fn remember(&mut self, index: usize) {
+        let sequence = &self.running[index];
+        let Some(seq) = sequence.seat else { return };
+        if self.config.cache.prefixes == 0 {
+            return;
+        }
+        let tokens = sequence.first(sequence.computed);
+        let blocks = sequence.table.blocks();
+        let (pool, ops) = (&mut self.pool, &mut self.ops);
+        for prefix in &self.published {
+            if tokens.starts_with(prefix) {
+                let computed = Computed {
+                    tokens: prefix,
+                    blocks,
+                    seq,
+                };
+                self.cache.insert(Space::Published, computed, pool, ops);
             }
         }
+        let computed = Computed {
+            tokens,
+            blocks,
+            seq,
+        };
+        let space = Space::Tenant(sequence.tenant);
+        self.cache.insert(space, computed, pool, ops);
     }
 
     fn end_one(&mut self, id: RequestId, ending: EngineEnding) {
         if let Some(index) = self.running.iter().position(|sequence| sequence.id == id) {
+            match ending {
+                EngineEnding::Finished(_) | EngineEnding::Cancelled => self.remember(index),
+                // What a sequence computed that failed is worth nothing to others.
+                EngineEnding::Failed(_) => {}
+            }
             let sequence = self.running.remove(index);
+            self.filling = false;
             self.end(sequence, ending);
         } else if let Some(index) = self.waiting.iter().position(|sequence| sequence.id == id)
             && let Some(sequence) = self.waiting.remove(index)
@@ -505,9 +440,13 @@ impl Engine {
     fn end(&mut self, mut sequence: Sequence, ending: EngineEnding) {
         sequence.table.release(&mut self.pool);
         self.seats.extend(sequence.seat);
-        self.over.extend(sequence.seat);
+        self.ops.extend(sequence.seat.map(|seq| KvOp::End { seq }));
         let usage = sequence.usage();
         let Sequence { id, tenant, .. } = sequence;
+        let mut rest = self.running.iter().chain(&self.waiting);
+        if !rest.any(|other| other.tenant == tenant) {
+            self.served.remove(&tenant);
+        }
         self.effects.push_back(EngineEffect::Ended {
             id,
             tenant,

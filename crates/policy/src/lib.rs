@@ -17,6 +17,7 @@ pub mod ids;
 pub mod kv;
 pub mod outcome;
 pub mod pace;
+pub mod prefix;
 pub mod quota;
 pub mod rate;
 pub mod request;

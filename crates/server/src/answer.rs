@@ -7,17 +7,18 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::http::{HeaderValue, header};
 use axum::response::Response;
+use tollgate_engine::Delta;
 use tollgate_policy::gateway::Dispatch;
 use tollgate_policy::outcome::{EngineEnding, Outcome};
 use tollgate_policy::usage::Usage;
-use tollgate_wire::{Answer, ChunkWriter, Stamp, StreamUsage};
+use tollgate_wire::{Answer, Choice, ChunkWriter, Stamp, StreamUsage};
 
 use crate::app::{App, ServedModel, Visit};
 use crate::held::{Held, HeldBody};
 use crate::inflight::{InFlight, Letter};
 use crate::prepare::{Endpoint, Order};
 use crate::refuse;
-use crate::stream::{Keepalive, Opening, StreamBody};
+use crate::stream::{Gaps, Keepalive, Opening, Shown, StreamBody};
 
 /// What every form of an answer needs.
 struct Context<'a> {
@@ -33,6 +34,8 @@ struct Facts {
     delivery: tollgate_wire::Delivery,
     model_name: String,
     class: &'static str,
+    answers: usize,
+    logprobs: bool,
 }
 
 /// Hands in an order, and answers with what becomes of it.
@@ -56,6 +59,8 @@ pub(crate) async fn answer(app: &Arc<App>, visit: &Visit, order: Order) -> Respo
             delivery,
             model_name,
             class,
+            answers: draft.answers(),
+            logprobs: draft.sampling.logprobs.is_some(),
         },
     };
     let flight = app.desk.arrive(arrival, draft);
@@ -77,7 +82,7 @@ async fn stream(context: Context<'_>, mut flight: InFlight) -> Response {
                 context.visit.line.fence(sent.fence);
                 dispatch = Some(sent);
             }
-            Ok(Some(letter @ (Letter::Delta(_) | Letter::Ended(EngineEnding::Finished(_), _)))) => {
+            Ok(Some(letter @ (Letter::Delta(_) | Letter::Finished(..)))) => {
                 break Opening::Letter(letter);
             }
             Ok(other) => return context.refusal(flight, other),
@@ -103,7 +108,10 @@ async fn stream(context: Context<'_>, mut flight: InFlight) -> Response {
         .itl(&context.served.name, context.order.class);
     let held = Held::new(flight, Arc::clone(&context.visit.line));
     let keepalive = Keepalive::new(context.app.desk.clock(), context.served.keepalive);
-    let body = StreamBody::new(held, writer, first, itl, keepalive);
+    let mut shown = Shown::default();
+    shown.logprobs = context.order.logprobs;
+    let body = StreamBody::new(held, writer, first, Gaps::new(itl), keepalive)
+        .showing(context.order.answers, shown);
     let mut response = Response::new(Body::new(body));
     let headers = response.headers_mut();
     headers.insert(
@@ -120,23 +128,32 @@ async fn stream(context: Context<'_>, mut flight: InFlight) -> Response {
 /// An answer in one piece.
 async fn whole(context: Context<'_>, mut flight: InFlight) -> Response {
     let mut dispatch = None;
-    let mut text = String::new();
+    let blank = Choice {
+        text: String::new(),
+        finish: tollgate_wire::FinishReason::Length,
+        logprobs: context.order.logprobs.then(Vec::new),
+    };
+    let mut choices = vec![blank; context.order.answers];
     loop {
         match flight.letters().recv().await {
             Some(Letter::Dispatched(sent)) => {
                 context.visit.line.fence(sent.fence);
                 dispatch = Some(sent);
             }
-            Some(Letter::Delta(delta)) => text.push_str(&delta.text),
-            Some(Letter::Ended(EngineEnding::Finished(finish), usage)) => {
+            Some(Letter::Delta(delta)) => take(&mut choices, delta),
+            Some(Letter::Finished(choice, reason)) => {
+                let at = usize::try_from(choice).unwrap_or(usize::MAX);
+                if let Some(choice) = choices.get_mut(at) {
+                    choice.finish = finish_reason(reason);
+                }
+            }
+            Some(Letter::Ended(EngineEnding::Finished(_), usage)) => {
                 let id = context.answer_id();
-                let finish = finish_reason(finish);
                 let answer = Answer {
-                    text: &text,
-                    finish,
+                    choices: &choices,
                     usage: wire_usage(usage),
                 };
-                let mut bytes = Vec::with_capacity(text.len() + 512);
+                let mut bytes = Vec::with_capacity(512);
                 match context.order.endpoint {
                     Endpoint::Chat => answer.write_chat(&context.stamp(&id), &mut bytes),
                     Endpoint::Text => answer.write_text(&context.stamp(&id), &mut bytes),
@@ -144,6 +161,17 @@ async fn whole(context: Context<'_>, mut flight: InFlight) -> Response {
                 return context.in_one_piece(flight, bytes, dispatch.as_ref());
             }
             other => return context.refusal(flight, other),
+        }
+    }
+}
+
+/// Adds a piece to its choice.
+fn take(choices: &mut [Choice], delta: Delta) {
+    let at = usize::try_from(delta.choice).unwrap_or(usize::MAX);
+    if let Some(choice) = choices.get_mut(at) {
+        choice.text.push_str(&delta.text);
+        if let Some(logprobs) = &mut choice.logprobs {
+            logprobs.extend(delta.logprobs.into_iter().map(wire_logprob));
         }
     }
 }
@@ -196,7 +224,7 @@ impl Context<'_> {
                 refuse::ended(Outcome::ReplicaFailed(failure))
             }
             Some(Letter::Ended(EngineEnding::Cancelled | EngineEnding::Finished(_), _))
-            | Some(Letter::Dispatched(_) | Letter::Delta(_))
+            | Some(Letter::Dispatched(_) | Letter::Delta(_) | Letter::Finished(..))
             | None => refuse::bug(),
         };
         let line = Arc::clone(&self.visit.line);
@@ -218,6 +246,17 @@ pub(crate) fn wire_usage(usage: Usage) -> tollgate_wire::Usage {
         prompt_tokens: usage.prompt.get(),
         completion_tokens: usage.output.get(),
         cached_tokens: usage.cached.get(),
+    }
+}
+
+pub(crate) fn wire_logprob(logprob: tollgate_engine::Logprob) -> tollgate_wire::Logprob {
+    let likely = |likely: tollgate_engine::Likely| tollgate_wire::Likely {
+        bytes: likely.bytes,
+        logprob: likely.logprob,
+    };
+    tollgate_wire::Logprob {
+        chosen: likely(logprob.chosen),
+        top: logprob.top.into_iter().map(likely).collect(),
     }
 }
 

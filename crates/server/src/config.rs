@@ -31,7 +31,9 @@ use std::path::PathBuf;
 pub use self::fairness::Fairness;
 pub use self::identity::{Anonymous, Identity};
 pub use self::key::KeyHash;
-pub use self::models::{EngineConfig, FakeConfig, ModelConfig, Models, QueueConfig, ReplicaConfig};
+pub use self::models::{
+    EngineConfig, FakeConfig, ModelConfig, Models, QueueConfig, ReplicaConfig, ScheduleConfig,
+};
 pub use self::network::Network;
 pub use self::problem::Problem;
 pub use self::server::{MetricsReaders, ServerConfig};

@@ -13,7 +13,7 @@ use tokio::sync::{Notify, mpsc, watch};
 use tollgate_engine::{Delta, Engine, Gauges as EngineGauges, Job, Output};
 use tollgate_policy::gateway::{Config, Dispatch, Effect, Event, Gateway, Gauges, Quota};
 use tollgate_policy::ids::{ReplicaId, RequestId, TenantId};
-use tollgate_policy::outcome::{EngineEnding, Failure};
+use tollgate_policy::outcome::{EngineEnding, Failure, FinishReason};
 use tollgate_policy::request::Arrival;
 use tollgate_policy::tenant::Tenant;
 use tollgate_policy::units::{Service, Time};
@@ -62,10 +62,20 @@ struct Open {
 /// A job but for what only its dispatch can say.
 #[derive(Debug)]
 pub(crate) struct Draft {
-    pub(crate) prompt: Vec<tollgate_engine::Token>,
+    pub(crate) prompts: Vec<Vec<tollgate_engine::Token>>,
+    /// Answers to each prompt.
+    pub(crate) choices: u32,
     pub(crate) sampling: tollgate_engine::Sampling,
-    pub(crate) stop: Vec<String>,
-    pub(crate) ignore_eos: bool,
+    pub(crate) stop: tollgate_engine::Stop,
+    pub(crate) echo: bool,
+}
+
+impl Draft {
+    /// All answers.
+    pub(crate) fn answers(&self) -> usize {
+        let choices = usize::try_from(self.choices).unwrap_or(usize::MAX);
+        self.prompts.len().saturating_mul(choices)
+    }
 }
 
 impl Desk {
@@ -116,7 +126,8 @@ impl Desk {
     pub(crate) fn arrive(self: &Arc<Self>, arrival: Arrival, draft: Draft) -> InFlight {
         let mut state = self.lock();
         let context = state.gateway.context(arrival.model).get();
-        let bound = usize::try_from(context).unwrap_or(usize::MAX >> 8) + LETTERS_BESIDE_TEXT;
+        let each = usize::try_from(context).unwrap_or(usize::MAX >> 16) + 2;
+        let bound = each.saturating_mul(draft.answers()).min(usize::MAX >> 8) + LETTERS_BESIDE_TEXT;
         let (letters, inbox) = mpsc::channel(bound);
         state.requests.insert(
             arrival.id,
@@ -315,14 +326,19 @@ impl State {
         let Some(draft) = open.draft.take() else {
             return Some(failed);
         };
+        let weight = u64::from(self.gateway.tenant(dispatch.tenant).weight.get()).max(1);
+        let attained = self.gateway.attained(dispatch.tenant);
+        let served = Service::new(attained.get() / weight);
         let job = Job {
             id,
             tenant: dispatch.tenant,
-            prompt: draft.prompt,
+            served,
+            prompts: draft.prompts,
+            choices: draft.choices,
             max_output: dispatch.output_max,
             sampling: draft.sampling,
             stop: draft.stop,
-            ignore_eos: draft.ignore_eos,
+            echo: draft.echo,
             output: Box::new(Pen(open.letters.clone())),
         };
         let engine = self.engines[slot(dispatch.replica)].as_ref();
@@ -349,6 +365,10 @@ impl Output for Pen {
     fn delta(&mut self, delta: Delta) {
         // Err: the client is gone, and the cancel on its way.
         let _ = self.0.try_send(Letter::Delta(delta));
+    }
+
+    fn finished(&mut self, choice: u32, reason: FinishReason) {
+        let _ = self.0.try_send(Letter::Finished(choice, reason));
     }
 
     fn end(&mut self, ending: EngineEnding, usage: Usage) {

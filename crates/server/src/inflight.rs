@@ -6,7 +6,7 @@ use tokio::sync::mpsc::Receiver;
 use tollgate_engine::Delta;
 use tollgate_policy::gateway::{Dispatch, Event, Refusal};
 use tollgate_policy::ids::RequestId;
-use tollgate_policy::outcome::{EngineEnding, Outcome};
+use tollgate_policy::outcome::{EngineEnding, FinishReason, Outcome};
 use tollgate_policy::request::ClientEnding;
 use tollgate_policy::usage::Usage;
 
@@ -21,6 +21,8 @@ pub(crate) enum Letter {
     Refused(Refusal),
     /// A piece of its answer.
     Delta(Delta),
+    /// One of its choices is over.
+    Finished(u32, FinishReason),
     /// The engine is done with it. The last letter.
     Ended(EngineEnding, Usage),
     /// It was stopped. Nothing after it is for the client.

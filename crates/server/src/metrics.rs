@@ -86,6 +86,10 @@ struct ReplicaMetrics {
     engine_waiting: Family<ReplicaLabel, Gauge>,
     engine_kv_blocks: Family<ReplicaLabel, Gauge>,
     engine_sequence_ids: Family<ReplicaLabel, Gauge>,
+    engine_cached_blocks: Family<ReplicaLabel, Gauge>,
+    engine_prefixes: Family<ReplicaLabel, Gauge>,
+    engine_prompt_tokens: Family<ReplicaLabel, Gauge>,
+    engine_reused_tokens: Family<ReplicaLabel, Gauge>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -288,6 +292,11 @@ impl Metrics {
             set(&ours.engine_kv_blocks, signed(engine.blocks_held.get()));
             set(&ours.engine_sequence_ids, signed(engine.sequences));
             self.windows.take(&label, replica);
+            set(&ours.engine_cached_blocks, signed(engine.blocks_idle.get()));
+            set(&ours.engine_prefixes, signed(engine.prefixes));
+            let totals = engine.totals;
+            set(&ours.engine_prompt_tokens, signed(totals.prompt.get()));
+            set(&ours.engine_reused_tokens, signed(totals.reused.get()));
         }
         self.take_service(desk);
     }
@@ -376,6 +385,11 @@ impl Metrics {
             "Requests that run",
             pools.running.clone(),
         );
+        self.register_replica_gauges();
+        self.register_engine_gauges();
+    }
+
+    fn register_replica_gauges(&mut self) {
         let ours = &self.replicas;
         let by_replica = [
             ("replica_up", "Whether the replica takes work", &ours.up),
@@ -399,6 +413,15 @@ impl Metrics {
                 "KV blocks it may hold",
                 &ours.window_kv_blocks_max,
             ),
+        ];
+        for (name, help, family) in by_replica {
+            self.registry.register(name, help, family.clone());
+        }
+    }
+
+    fn register_engine_gauges(&mut self) {
+        let ours = &self.replicas;
+        let by_replica = [
             (
                 "engine_running_sequences",
                 "Sequences with KV",
@@ -419,9 +442,29 @@ impl Metrics {
                 "Sequence ids in use",
                 &ours.engine_sequence_ids,
             ),
+            (
+                "engine_kv_blocks_cached",
+                "KV blocks that hold prefixes nobody uses now",
+                &ours.engine_cached_blocks,
+            ),
+            (
+                "engine_cached_prefixes",
+                "Prefixes whose KV is kept",
+                &ours.engine_prefixes,
+            ),
+            (
+                "engine_prompt_tokens",
+                "Prompt tokens of requests started since the replica came up",
+                &ours.engine_prompt_tokens,
+            ),
+            (
+                "engine_reused_prompt_tokens",
+                "Those of them whose KV was reused: divided by all, the hit rate",
+                &ours.engine_reused_tokens,
+            ),
         ];
         for (name, help, family) in by_replica {
-            registry.register(name, help, family.clone());
+            self.registry.register(name, help, family.clone());
         }
     }
 }

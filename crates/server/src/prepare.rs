@@ -1,7 +1,6 @@
 //! From a request's bytes to an order for the policy. Whatever is wrong with it is found here,
 //! before it holds anything.
 
-use std::borrow::Cow;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -9,13 +8,14 @@ use axum::body::Body;
 use axum::http::request::Parts;
 use bytes::Bytes;
 use hyper::header::CONTENT_TYPE;
-use tollgate_engine::{ChatMessage, Sampling, TemplateError, Token};
+use tollgate_engine::{ChatMessage, Sampling, Stop, TemplateError, Token};
 use tollgate_policy::ids::TenantId;
 use tollgate_policy::outcome::Rejection;
 use tollgate_policy::request::Arrival;
 use tollgate_policy::units::Tokens;
 use tollgate_wire::{
-    BadRequest, ChatRequest, CompletionRequest, Delivery, Message, Params, Prompt, PromptText, Role,
+    BadRequest, ChatRequest, CompletionRequest, Constraint, Delivery, Message, Params, Prompt,
+    PromptText, Role,
 };
 
 use crate::app::{App, ServedModel, Turned, Visit};
@@ -26,6 +26,9 @@ use crate::receive::receive;
 /// work, at about the speed of a tokenizer, is as long as the other requests of a worker should
 /// wait.
 const INLINE_MAX: usize = 16 * 1024;
+
+/// Answers that one request may ask for: to all its prompts together.
+pub(crate) const ANSWERS_MAX: usize = 128;
 
 /// Which of the two forms of an answer is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +53,10 @@ pub(crate) struct Order {
 /// A body that has been read.
 enum Ask {
     Chat(ChatRequest),
-    Text { prompt: PromptText, params: Params },
+    Text {
+        prompts: Vec<PromptText>,
+        params: Params,
+    },
 }
 
 impl Ask {
@@ -143,27 +149,21 @@ fn digest(
     let served = app
         .find_model(&params.model, tenant)
         .ok_or_else(|| no_model(&params.model))?;
-    if let Some(demand) = params.demands.first() {
-        return Err(demand.refusal().into());
-    }
+    check_demands(params)?;
     let prompt = tokens(served, &ask)?;
     let params = ask.into_params();
+    let asked = count(&prompt);
+    let draft = draft(served, prompt.unwrap_or_default(), &params)?;
     let arrival = Arrival {
         id: visit.id,
         tenant,
         model: served.id,
-        prompt: prompt.count(),
+        prompt: asked,
         output_max: params
             .max_output
             .map(|most| Tokens::new(u64::from(most.get()))),
         retry: false,
         received: visit.received,
-    };
-    let draft = Draft {
-        prompt: prompt.into_tokens(),
-        sampling: sampling(&params.sampling),
-        stop: params.stop,
-        ignore_eos: params.ignore_eos,
     };
     let (delivery, model_name) = (params.delivery, params.model);
     Ok(Order {
@@ -180,10 +180,11 @@ fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Ask, BadRequest> {
         Endpoint::Chat => Ok(Ask::Chat(ChatRequest::parse(body)?)),
         Endpoint::Text => {
             let CompletionRequest { prompt, params } = CompletionRequest::parse(body)?;
-            match prompt {
-                Prompt::One(prompt) => Ok(Ask::Text { prompt, params }),
-                Prompt::Many(_) => Err(bad("prompt", "send one prompt per request to this model")),
-            }
+            let prompts = match prompt {
+                Prompt::One(prompt) => vec![prompt],
+                Prompt::Many(prompts) => prompts,
+            };
+            Ok(Ask::Text { prompts, params })
         }
     }
 }
@@ -198,78 +199,130 @@ pub(crate) fn no_model(name: &str) -> Turned {
     Turned::new(Rejection::ModelNotFound, message).param("model")
 }
 
-/// A prompt in tokens, or so long that counting its bytes says enough.
-enum Counted {
-    Tokens(Vec<Token>),
-    /// At least this many, which is more than fits.
-    TooMany(Tokens),
+/// Refuses what the embedded engine can't do, and what makes no sense together.
+fn check_demands(params: &Params) -> Result<(), BadRequest> {
+    const SERVED: [&str; 10] = [
+        "echo",
+        "grammar",
+        "logit_bias",
+        "logprobs",
+        "n",
+        "prompt",
+        "response_format",
+        "stop_token_ids",
+        "top_logprobs",
+        "typical_p",
+    ];
+    let mut demands = params.demands.iter();
+    if let Some(demand) = demands.find(|demand| !SERVED.contains(&demand.param)) {
+        return Err(demand.refusal());
+    }
+    if params.extras.echo && params.extras.logprobs.is_some() {
+        let message = "logprobs of a prompt are not known; leave out echo or logprobs";
+        return Err(bad("logprobs", message));
+    }
+    Ok(())
 }
 
-impl Counted {
-    fn count(&self) -> Tokens {
-        match self {
-            Self::Tokens(tokens) => Tokens::of_len(tokens),
-            Self::TooMany(least) => *least,
-        }
+/// What to give the engine; no prompts where they are too long to be counted.
+fn draft(
+    served: &ServedModel,
+    prompts: Vec<Vec<Token>>,
+    params: &Params,
+) -> Result<Draft, BadRequest> {
+    let extras = &params.extras;
+    let draft = Draft {
+        prompts,
+        choices: extras.choices.get(),
+        sampling: sampling(served, params)?,
+        stop: Stop {
+            strings: params.stop.clone(),
+            tokens: vocabulary(served, "stop_token_ids", &extras.stop_tokens)?,
+            ignore_eos: params.ignore_eos,
+        },
+        echo: extras.echo,
+    };
+    if draft.answers() > ANSWERS_MAX {
+        let message = format!("prompts times n are {}; use at most 128", draft.answers());
+        return Err(bad("n", &message));
     }
+    Ok(draft)
+}
 
-    fn into_tokens(self) -> Vec<Token> {
-        match self {
-            Self::Tokens(tokens) => tokens,
-            Self::TooMany(_) => Vec::new(),
+/// Prompts in tokens, or at least how many there are where counting their bytes says enough.
+type Counted = Result<Vec<Vec<Token>>, Tokens>;
+
+fn count(prompts: &Counted) -> Tokens {
+    match prompts {
+        Ok(prompts) => {
+            let each = prompts.iter().map(|prompt| Tokens::of_len(prompt));
+            each.fold(Tokens::ZERO, |sum, one| sum + one)
         }
+        Err(least) => *least,
     }
 }
 
 fn tokens(served: &ServedModel, ask: &Ask) -> Result<Counted, Turned> {
-    let text = match ask {
+    let mut all = Vec::new();
+    match ask {
         Ask::Chat(chat) => {
             chat.require_text()?;
             let messages = chat.messages.iter().enumerate();
             let messages = messages.map(|(n, message)| plain(n, message));
             let messages = messages.collect::<Result<Vec<_>, _>>()?;
             let rendered = served.model.render_chat(&messages);
-            Cow::Owned(rendered.map_err(|error| template_error(&error))?)
+            match tokenized(served, &rendered.map_err(|error| template_error(&error))?)? {
+                Ok(tokens) => all.push(tokens),
+                Err(least) => return Ok(Err(least)),
+            }
         }
-        Ask::Text {
-            prompt: PromptText::Text(text),
-            ..
-        } => Cow::Borrowed(text.as_str()),
-        Ask::Text {
-            prompt: PromptText::Tokens(ids),
-            ..
-        } => {
-            return Ok(Counted::Tokens(known(served, ids)?));
+        Ask::Text { prompts, .. } => {
+            for prompt in prompts {
+                let counted = match prompt {
+                    PromptText::Text(text) => tokenized(served, text)?,
+                    PromptText::Tokens(ids) => Ok(vocabulary(served, "prompt", ids)?),
+                };
+                match counted {
+                    Ok(tokens) => all.push(tokens),
+                    Err(least) => return Ok(Err(least)),
+                }
+            }
         }
-    };
+    }
+    Ok(Ok(all))
+}
+
+fn tokenized(served: &ServedModel, text: &str) -> Result<Result<Vec<Token>, Tokens>, BadRequest> {
     let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
     let least = Tokens::new(bytes / u64::from(served.model.max_token_bytes().max(1)));
     if least > served.context {
-        return Ok(Counted::TooMany(least));
+        return Ok(Err(least));
     }
     let tokens = served
         .model
-        .tokenize(&text)
+        .tokenize(text)
         .map_err(|error| bad("prompt", &error.to_string()))?;
     if tokens.is_empty() {
-        return Err(bad("prompt", "the prompt is empty; send at least one token").into());
+        return Err(bad(
+            "prompt",
+            "the prompt is empty; send at least one token",
+        ));
     }
-    Ok(Counted::Tokens(tokens))
+    Ok(Ok(tokens))
 }
 
-fn known(served: &ServedModel, ids: &[u32]) -> Result<Vec<Token>, BadRequest> {
+/// Token ids of a parameter, each of which the model has.
+fn vocabulary(served: &ServedModel, param: &str, ids: &[u32]) -> Result<Vec<Token>, BadRequest> {
     let size = served.model.vocabulary();
     let token = |id: &u32| {
         let number = i32::try_from(*id).ok().filter(|_| *id < size);
         let message = || {
             format!(
-                "prompt has the token {id}; use 0 to {}",
+                "{param} has the token {id}; use 0 to {}",
                 size.saturating_sub(1)
             )
         };
-        number
-            .map(Token::new)
-            .ok_or_else(|| bad("prompt", &message()))
+        number.map(Token::new).ok_or_else(|| bad(param, &message()))
     };
     ids.iter().map(token).collect()
 }
@@ -303,20 +356,53 @@ fn template_error(error: &TemplateError) -> BadRequest {
     bad("messages", &error.to_string())
 }
 
-fn sampling(asked: &tollgate_wire::Sampling) -> Sampling {
+fn sampling(served: &ServedModel, params: &Params) -> Result<Sampling, BadRequest> {
+    let (asked, extras) = (&params.sampling, &params.extras);
     let default = Sampling::default();
-    Sampling {
+    let (ids, biases): (Vec<_>, Vec<_>) = extras.logit_bias.iter().copied().unzip();
+    let biased = vocabulary(served, "logit_bias", &ids)?;
+    Ok(Sampling {
         temperature: asked.temperature.unwrap_or(default.temperature),
         top_p: asked.top_p.unwrap_or(default.top_p),
         top_k: asked.top_k.map(NonZeroU32::get).or(default.top_k),
         min_p: asked.min_p.unwrap_or(default.min_p),
+        typical_p: extras.typical_p.unwrap_or(default.typical_p),
         frequency_penalty: asked.frequency_penalty.unwrap_or(default.frequency_penalty),
         presence_penalty: asked.presence_penalty.unwrap_or(default.presence_penalty),
         repetition_penalty: asked
             .repetition_penalty
             .unwrap_or(default.repetition_penalty),
         seed: asked.seed,
-    }
+        logit_bias: biased.into_iter().zip(biases).collect(),
+        grammar: grammar(served, extras.constraint.as_ref())?,
+        logprobs: extras.logprobs,
+    })
+}
+
+/// The grammar that the text is held to. One that can't be followed is the caller's mistake, and
+/// found here, before it costs anyone anything.
+fn grammar(
+    served: &ServedModel,
+    constraint: Option<&Constraint>,
+) -> Result<Option<String>, BadRequest> {
+    let Some(constraint) = constraint else {
+        return Ok(None);
+    };
+    let grammar = match constraint {
+        Constraint::Grammar(grammar) => {
+            let checked = served.model.check_grammar(grammar);
+            checked.map(|()| grammar.clone())
+        }
+        Constraint::JsonObject => served.model.json_grammar(None),
+        Constraint::JsonSchema(schema) => served.model.json_grammar(Some(schema)),
+    };
+    let refused = |error| {
+        bad(
+            constraint.param(),
+            &format!("{}: {error}", constraint.param()),
+        )
+    };
+    grammar.map(Some).map_err(refused)
 }
 
 fn bad(param: &str, message: &str) -> BadRequest {

@@ -11,8 +11,7 @@ use tokio::sync::mpsc::UnboundedReceiver;
 use tollgate_engine::fake::{Costs, Fake, FakeModel, Faults};
 use tollgate_engine::llama::{LlamaModel, LoadError};
 use tollgate_engine::{Engine, Model, Observer, Open, Served, Spec};
-use tollgate_policy::batch::Order;
-use tollgate_policy::engine::{Config as Limits, Gauges};
+use tollgate_policy::engine::{CacheConfig, Config as Limits, Gauges, Reservation};
 use tollgate_policy::gateway::{self, Event, Report};
 use tollgate_policy::ids::{ModelId, ReplicaId, RequestId};
 use tollgate_policy::outcome::EngineEnding;
@@ -22,9 +21,16 @@ use tollgate_policy::window::Capacity;
 
 use crate::config::{EngineConfig, FakeConfig, ModelConfig};
 use crate::desk::Desk;
+use crate::prepare;
 
 /// The KV pool of a model whose configuration names none: half a GiB, so that a laptop stays one.
 const KV_DEFAULT: KvBytes = KvBytes::new(512 << 20);
+
+/// Sequence ids that llama.cpp has at most (`LLAMA_MAX_SEQ` in llama-cparams.h).
+const SEQUENCE_IDS_MAX: u32 = 256;
+
+/// Prefixes kept: llama.cpp holds one row of logits for each sequence id, a few hundred KiB.
+const PREFIXES_MAX: u32 = 96;
 
 /// All replicas: how those of each model are built, and of which model each is.
 #[derive(Debug)]
@@ -94,10 +100,16 @@ impl Blueprint {
             sequences: config.max_sequences,
             blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
             step_tokens: config.step_tokens,
-            order: Order::DecodeFirst,
+            chunk: config.schedule.chunk_tokens.unwrap_or(config.step_tokens),
+            order: config.schedule.order,
+            scheduler: config.schedule.scheduler,
+            reservation: Reservation::Paged,
             context: most,
-            // The window lets out no more than there are sequences; a preempted one waits as well.
-            waiting_max: usize::try_from(config.max_sequences).unwrap_or(usize::MAX),
+            // The window lets out no more requests than there are sequences; each may have several
+            // prompts.
+            waiting_max: usize::try_from(config.max_sequences).unwrap_or(usize::MAX)
+                * prepare::ANSWERS_MAX,
+            cache: cache(config, &weights, blocks),
         };
         Ok(Self {
             name: config.name.clone(),
@@ -152,6 +164,7 @@ impl Blueprint {
             name: format!("engine-{id}"),
             limits: self.limits,
             seed,
+            published: Vec::new(),
         };
         let watch = Watch {
             desk: Arc::downgrade(desk),
@@ -277,6 +290,22 @@ fn fake_weights(config: &FakeConfig, faults: Faults) -> Weights {
         costs,
         seed: config.seed,
         faults,
+    }
+}
+
+/// A prefix cache, where one was asked for and the model can share.
+fn cache(config: &ModelConfig, weights: &Weights, blocks: u64) -> CacheConfig {
+    let shares = match weights {
+        Weights::Llama { model, .. } => model.shares_prefixes(),
+        Weights::Fake { .. } => true,
+    };
+    if !config.schedule.prefix_cache || !shares {
+        return CacheConfig::OFF;
+    }
+    CacheConfig {
+        prefixes: PREFIXES_MAX.min(SEQUENCE_IDS_MAX.saturating_sub(config.max_sequences)),
+        // Half, so that one tenant's prompts never push out all others'.
+        tenant_blocks: KvBlocks::new((blocks / 2).max(1)),
     }
 }
 

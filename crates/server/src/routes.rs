@@ -20,6 +20,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/v1/chat/completions", post(chat))
         .route("/v1/completions", post(text))
+        .route("/v1/embeddings", post(embeddings))
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
         .route("/health", get(health))
@@ -36,6 +37,13 @@ async fn chat(State(app): State<Arc<App>>, request: Request) -> Response {
 
 async fn text(State(app): State<Arc<App>>, request: Request) -> Response {
     app.serve(Endpoint::Text, request).await
+}
+
+/// No engine here pools what it computes into one vector, so this is a mistake of the caller's.
+async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Response {
+    let message = "no model here makes embeddings; use /v1/chat/completions or /v1/completions";
+    let turned = Turned::new(Rejection::BadRequest, message).param("model");
+    turn_away_unread(&app, request, &turned)
 }
 
 /// The models that the caller may name, under each of their names.

@@ -12,9 +12,9 @@ use tokio::time::Sleep;
 use tollgate_engine::Delta;
 use tollgate_policy::outcome::{EngineEnding, Outcome};
 use tollgate_policy::units::{Micros, Time};
-use tollgate_wire::{ChunkWriter, sse};
+use tollgate_wire::{ChunkWriter, Piece, sse};
 
-use crate::answer::{finish_reason, wire_usage};
+use crate::answer::{finish_reason, wire_logprob, wire_usage};
 use crate::clock::Clock;
 use crate::held::Held;
 use crate::inflight::Letter;
@@ -38,6 +38,16 @@ pub(crate) struct StreamBody {
     state: State,
     keepalive: Keepalive,
     gaps: Gaps,
+    shown: Vec<Shown>,
+}
+
+/// What a stream shows of each of its choices.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Shown {
+    /// Characters sent.
+    characters: usize,
+    /// Whether to tell how likely tokens were.
+    pub(crate) logprobs: bool,
 }
 
 /// How far the answer is.
@@ -67,7 +77,7 @@ pub(crate) struct Keepalive {
 
 /// The gaps between tokens.
 #[derive(Debug)]
-struct Gaps {
+pub(crate) struct Gaps {
     itl: Histogram,
     last: Option<Time>,
 }
@@ -82,7 +92,7 @@ impl StreamBody {
         held: Held,
         writer: ChunkWriter,
         opening: Opening,
-        itl: Histogram,
+        gaps: Gaps,
         keepalive: Keepalive,
     ) -> Self {
         Self {
@@ -91,7 +101,16 @@ impl StreamBody {
             opening: Some(opening),
             state: State::Begun,
             keepalive,
-            gaps: Gaps { itl, last: None },
+            gaps,
+            shown: vec![Shown::default()],
+        }
+    }
+
+    /// With so many choices, and what to show of each.
+    pub(crate) fn showing(self, choices: usize, each: Shown) -> Self {
+        Self {
+            shown: vec![each; choices],
+            ..self
         }
     }
 
@@ -138,10 +157,12 @@ impl StreamBody {
     fn write(&mut self, letter: Option<Letter>, out: &mut Vec<u8>) {
         match letter {
             Some(Letter::Dispatched(dispatch)) => self.held.line().fence(dispatch.fence),
-            Some(Letter::Delta(delta)) => self.write_delta(&delta, out),
-            Some(Letter::Ended(EngineEnding::Finished(reason), usage)) => {
+            Some(Letter::Delta(delta)) => self.write_delta(delta, out),
+            Some(Letter::Finished(choice, reason)) => {
                 self.open(out);
-                self.writer.finish(finish_reason(reason), out);
+                self.writer.finish(choice, finish_reason(reason), out);
+            }
+            Some(Letter::Ended(EngineEnding::Finished(_), usage)) => {
                 self.writer.usage(wire_usage(usage), out);
                 sse::write_done(out);
                 self.state = State::Done;
@@ -157,9 +178,23 @@ impl StreamBody {
         }
     }
 
-    fn write_delta(&mut self, delta: &Delta, out: &mut Vec<u8>) {
+    fn write_delta(&mut self, delta: Delta, out: &mut Vec<u8>) {
         self.open(out);
-        self.writer.content(&delta.text, out);
+        let at = usize::try_from(delta.choice).unwrap_or(usize::MAX);
+        let Some(shown) = self.shown.get_mut(at) else {
+            return;
+        };
+        let logprobs: Vec<_> = delta.logprobs.into_iter().map(wire_logprob).collect();
+        let piece = Piece {
+            choice: delta.choice,
+            text: &delta.text,
+            offset: shown.characters,
+            logprobs: shown.logprobs.then_some(&logprobs),
+        };
+        self.writer.content(piece, out);
+        if shown.logprobs {
+            shown.characters += delta.text.chars().count();
+        }
         let Some(id) = self.held.flight().map(|flight| flight.id()) else {
             return;
         };
@@ -172,7 +207,9 @@ impl StreamBody {
 
     fn open(&mut self, out: &mut Vec<u8>) {
         if self.state == State::Begun {
-            self.writer.opening(out);
+            for choice in (0..).take(self.shown.len()) {
+                self.writer.opening(choice, out);
+            }
             self.state = State::Open;
         }
     }
@@ -240,6 +277,10 @@ impl Keepalive {
 }
 
 impl Gaps {
+    pub(crate) fn new(itl: Histogram) -> Self {
+        Self { itl, last: None }
+    }
+
     /// `tokens` came together after `micros`: their gaps are counted as equal.
     #[expect(clippy::cast_precision_loss, reason = "a report, not a charge")]
     fn observe(&self, micros: u64, tokens: u32) {

@@ -12,7 +12,7 @@ use serde::Deserialize;
 use crate::bad_request::BadRequest;
 use crate::fields::{Field, Fields};
 
-/// A feature that the body asks for and that no typed field of the request covers.
+/// A feature that the body asks for and that an engine may not have.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Demand {
     /// The parameter that asks for it.
@@ -52,6 +52,7 @@ const SHARED: &[(&str, Asks)] = &[
     ("response_format", not_plain_text),
     ("stop_token_ids", something),
     ("structured_outputs", something),
+    ("typical_p", below_one),
     ("use_beam_search", something),
 ];
 
@@ -138,6 +139,13 @@ fn above_zero(field: &Field<'_, '_>) -> bool {
 
 fn above_one(field: &Field<'_, '_>) -> bool {
     above(field, 1.0)
+}
+
+fn below_one(field: &Field<'_, '_>) -> bool {
+    field
+        .json()
+        .parse()
+        .map_or(true, |number: f64| number < 1.0)
 }
 
 /// What is no number is left for the one who serves it to refuse, and so counts as asked for.

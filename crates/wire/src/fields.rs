@@ -90,6 +90,21 @@ impl<'a, 'p> Fields<'a, 'p> {
             .ok_or_else(|| BadRequest::missing(self.path_to(name), rule))
     }
 
+    /// All keys and values, but for those that are `null`.
+    pub(crate) fn each(&self) -> impl Iterator<Item = (&str, Field<'a, '_>)> {
+        let values = self
+            .values
+            .iter()
+            .filter(|(_, value)| value.get() != "null");
+        values.map(|(key, value)| {
+            let field = Field {
+                json: value.get(),
+                path: Path::Key(&self.path, key),
+            };
+            (key.as_ref(), field)
+        })
+    }
+
     /// Where the value of `name` is or would be.
     pub(crate) fn path_to<'s>(&'s self, name: &'static str) -> Path<'s> {
         Path::Key(&self.path, name)

@@ -5,6 +5,7 @@ mod body;
 mod chat;
 mod completion;
 mod demand;
+mod extras;
 mod fields;
 mod params;
 
@@ -12,6 +13,7 @@ pub use bad_request::BadRequest;
 pub use chat::{ChatRequest, Content, Message, Part, Role};
 pub use completion::{CompletionRequest, Prompt, PromptText};
 pub use demand::Demand;
+pub use extras::{Constraint, Extras};
 pub use params::{Delivery, Params, Sampling};
 
 mod error;
@@ -24,4 +26,6 @@ pub mod sse;
 pub use error::ErrorBody;
 pub use headers::duration_header;
 pub use models::{ModelCard, write_model_list};
-pub use reply::{Answer, ChunkWriter, FinishReason, Stamp, StreamUsage, Usage};
+pub use reply::{
+    Answer, Choice, ChunkWriter, FinishReason, Likely, Logprob, Piece, Stamp, StreamUsage, Usage,
+};

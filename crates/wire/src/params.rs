@@ -7,6 +7,7 @@ use std::num::NonZeroU32;
 
 use crate::bad_request::BadRequest;
 use crate::demand::Demand;
+use crate::extras::Extras;
 use crate::fields::{Field, Fields, Kind};
 
 /// What a request of either kind says besides its prompt.
@@ -28,7 +29,9 @@ pub struct Params {
     pub delivery: Delivery,
     /// The caller's name for its own user. It says nothing about who pays.
     pub user: Option<String>,
-    /// What is asked for beyond all this, each parameter once.
+    /// What some engines have and others have not; each is also among the demands.
+    pub extras: Extras,
+    /// What is asked for beyond the ordinary, each parameter once.
     pub demands: Vec<Demand>,
 }
 
@@ -58,6 +61,7 @@ impl Params {
                 .get("user")
                 .map(|user| user.string("use a string"))
                 .transpose()?,
+            extras: Extras::of(fields)?,
             demands,
         })
     }

@@ -1,16 +1,18 @@
 //! Answers of the two completion endpoints, in OpenAI's shape.
 //!
 //! [`Answer`] writes a whole body, [`ChunkWriter`] the events of a stream; both append to the
-//! caller's buffer and keep nothing of what they wrote. Every answer has one choice. What a
+//! caller's buffer and keep nothing of what they wrote. What a
 //! request may ask for, and when to send what, is not decided here.
 
 mod chunks;
+mod logprobs;
 #[cfg(test)]
 mod tests;
 
 use crate::json_text::push_json;
 
-pub use chunks::{ChunkWriter, StreamUsage};
+pub use chunks::{ChunkWriter, Piece, StreamUsage};
+pub use logprobs::{Likely, Logprob};
 
 /// What every body and every chunk of one answer carries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -92,41 +94,70 @@ impl Usage {
 }
 
 /// A whole answer, for a reply that is not streamed.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Answer<'a> {
-    /// All of the generated text.
-    pub text: &'a str,
-    /// Why it is over.
-    pub finish: FinishReason,
+    /// Its choices, by their index.
+    pub choices: &'a [Choice],
     /// What it took.
     pub usage: Usage,
+}
+
+/// One of the texts of an answer.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Choice {
+    /// All of it.
+    pub text: String,
+    /// Why it is over.
+    pub finish: FinishReason,
+    /// How likely its tokens were, where that was asked for.
+    pub logprobs: Option<Vec<Logprob>>,
 }
 
 impl Answer<'_> {
     /// Appends the body of `POST /v1/chat/completions`.
     pub fn write_chat(&self, stamp: &Stamp<'_>, out: &mut Vec<u8>) {
         stamp.open("chat.completion", out);
-        out.extend_from_slice(
-            b",\"choices\":[{\"index\":0,\"message\":{\"role\":\"assistant\",\"content\":",
-        );
-        push_json(out, self.text);
-        out.extend_from_slice(b",\"refusal\":null}");
-        self.close(out);
+        self.write_choices(out, |choice, out| {
+            out.extend_from_slice(b"\"message\":{\"role\":\"assistant\",\"content\":");
+            push_json(out, &choice.text);
+            out.extend_from_slice(b",\"refusal\":null},\"logprobs\":");
+            match &choice.logprobs {
+                Some(logprobs) => logprobs::write_chat(logprobs, out),
+                None => out.extend_from_slice(b"null"),
+            }
+        });
     }
 
     /// Appends the body of `POST /v1/completions`.
     pub fn write_text(&self, stamp: &Stamp<'_>, out: &mut Vec<u8>) {
         stamp.open("text_completion", out);
-        out.extend_from_slice(b",\"choices\":[{\"index\":0,\"text\":");
-        push_json(out, self.text);
-        self.close(out);
+        self.write_choices(out, |choice, out| {
+            out.extend_from_slice(b"\"text\":");
+            push_json(out, &choice.text);
+            out.extend_from_slice(b",\"logprobs\":");
+            match &choice.logprobs {
+                Some(logprobs) => logprobs::write_text(logprobs, 0, out),
+                None => out.extend_from_slice(b"null"),
+            }
+        });
     }
 
-    /// Appends the end of the choice and of the body.
-    fn close(&self, out: &mut Vec<u8>) {
-        out.extend_from_slice(b",\"logprobs\":null,\"finish_reason\":");
-        push_json(out, self.finish.label());
-        out.extend_from_slice(b"}],\"usage\":");
+    /// Appends the choices and the end of the body; `body` writes what differs.
+    fn write_choices(&self, out: &mut Vec<u8>, body: impl Fn(&Choice, &mut Vec<u8>)) {
+        out.extend_from_slice(b",\"choices\":[");
+        for (index, choice) in self.choices.iter().enumerate() {
+            if index > 0 {
+                out.push(b',');
+            }
+            out.extend_from_slice(b"{\"index\":");
+            push_json(out, &index);
+            out.push(b',');
+            body(choice, out);
+            out.extend_from_slice(b",\"finish_reason\":");
+            push_json(out, choice.finish.label());
+            out.push(b'}');
+        }
+        out.extend_from_slice(b"],\"usage\":");
         self.usage.write(out);
         out.push(b'}');
     }

@@ -135,7 +135,7 @@ fn the_end_of_a_turn_is_counted_and_not_shown() {
     let lab = rig::fake().unwrap();
     let rig = lab.start(CONFIG);
     let mut job = rig.job(1, PROMPTS[0], 2_000);
-    job.ignore_eos = false;
+    job.stop.ignore_eos = false;
     let answer = &rig.run(vec![job])[&1];
     assert_eq!(answer.ending, STOP);
     // A token is a byte, and one more ended the turn.
@@ -171,6 +171,7 @@ fn start(limits: Config, open: Box<dyn Open>) -> StartError {
         name: "engine-under-test".into(),
         limits,
         seed: 1,
+        published: vec![],
     };
     Engine::start(spec, open, Box::new(Unheard)).unwrap_err()
 }

@@ -11,19 +11,20 @@ use llama_cpp_2::context::LlamaContext;
 use llama_cpp_2::context::params::LlamaContextParams;
 use llama_cpp_2::llama_batch::LlamaBatch;
 use llama_cpp_2::token::LlamaToken;
-use tollgate_policy::batch::Order;
-use tollgate_policy::engine::{self, Config};
+use tollgate_policy::batch::{Order, Scheduler};
+use tollgate_policy::engine::{self, CacheConfig, Config, Reservation};
 use tollgate_policy::ids::{RequestId, SeqId, TenantId};
-use tollgate_policy::outcome::EngineEnding;
-use tollgate_policy::units::Tokens;
+use tollgate_policy::kv::KvOp;
+use tollgate_policy::outcome::{EngineEnding, FinishReason};
+use tollgate_policy::units::{KvBlocks, Service, Tokens};
 use tollgate_policy::usage::Usage;
 
 use crate::fake::{Costs, Fake, FakeModel, Faults};
 use crate::handle::lock;
 use crate::llama::LlamaModel;
 use crate::{
-    Backend, Begin, Delta, Engine, FatalError, Job, Model, Observer, Open, OpenError, Output,
-    Sampled, Sampling, SequenceError, Served, Spec, StepWork, Token,
+    Backend, Begin, Delta, Engine, FatalError, Job, Logprob, Model, Observer, Open, OpenError,
+    Output, Sampled, Sampling, SequenceError, Served, Spec, StepWork, Stop, Token,
 };
 
 /// Longer than any test takes; a test that waits this long has failed.
@@ -33,9 +34,22 @@ pub(crate) const CONFIG: Config = Config {
     sequences: 8,
     blocks: 256,
     step_tokens: Tokens::new(512),
+    chunk: Tokens::new(512),
     order: Order::DecodeFirst,
+    scheduler: Scheduler::Continuous,
+    reservation: Reservation::Paged,
     context: Tokens::new(2_048),
     waiting_max: 512,
+    cache: CacheConfig::OFF,
+};
+
+/// The same with a prefix cache.
+pub(crate) const CACHED: Config = Config {
+    cache: CacheConfig {
+        prefixes: 32,
+        tenant_blocks: KvBlocks::new(128),
+    },
+    ..CONFIG
 };
 
 /// A backend to test, and its model.
@@ -126,6 +140,7 @@ impl Lab {
             name: "engine-under-test".into(),
             limits,
             seed: 1,
+            published: vec![],
         };
         let started = Engine::start(spec, Box::new(recorded), Box::new(tap.clone())).unwrap();
         engine.set(started).unwrap();
@@ -193,6 +208,7 @@ fn logits(
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     Delta(RequestId, Delta),
+    Finished(RequestId, u32, FinishReason),
     End(RequestId, EngineEnding, Usage),
     Observed(RequestId, EngineEnding, Usage),
     Stepped(Vec<Served>),
@@ -202,9 +218,21 @@ pub(crate) enum Event {
 /// One request's answer.
 #[derive(Clone, Debug)]
 pub(crate) struct Answer {
+    /// Of all choices, one after the other.
     pub(crate) text: String,
+    /// By choice.
+    pub(crate) choices: BTreeMap<u32, Said>,
     pub(crate) ending: EngineEnding,
     pub(crate) usage: Usage,
+}
+
+/// What one choice said.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Said {
+    pub(crate) text: String,
+    pub(crate) tokens: u64,
+    pub(crate) logprobs: Vec<Logprob>,
+    pub(crate) finish: Option<FinishReason>,
 }
 
 /// A running engine.
@@ -226,11 +254,16 @@ impl Rig {
         Job {
             id: RequestId::new(id),
             tenant: TenantId::new(0),
-            prompt: self.model.tokenize(prompt).unwrap(),
+            served: Service::ZERO,
+            prompts: vec![self.model.tokenize(prompt).unwrap()],
+            choices: 1,
             max_output: Tokens::new(max_output),
             sampling: Sampling::greedy(),
-            stop: vec![],
-            ignore_eos: true,
+            stop: Stop {
+                ignore_eos: true,
+                ..Stop::default()
+            },
+            echo: false,
             output: Box::new(Sink {
                 id: RequestId::new(id),
                 tap: self.tap.clone(),
@@ -267,7 +300,7 @@ impl Rig {
     /// what was served step by step is what was used; deltas are not empty and count no more tokens
     /// than there are.
     pub(crate) fn answers(&self, count: usize) -> BTreeMap<u64, Answer> {
-        let mut texts: BTreeMap<RequestId, (String, u64)> = BTreeMap::new();
+        let mut said: BTreeMap<RequestId, BTreeMap<u32, Said>> = BTreeMap::new();
         let mut served: BTreeMap<RequestId, (Tokens, Tokens)> = BTreeMap::new();
         let mut observed = BTreeMap::new();
         let mut answers = BTreeMap::new();
@@ -275,9 +308,15 @@ impl Rig {
             match self.next() {
                 Event::Delta(id, delta) => {
                     assert!(!delta.text.is_empty() && !answers.contains_key(&id.get()));
-                    let (text, tokens) = texts.entry(id).or_default();
-                    text.push_str(&delta.text);
-                    *tokens += u64::from(delta.tokens);
+                    let choice = said.entry(id).or_default().entry(delta.choice).or_default();
+                    assert_eq!(choice.finish, None, "nothing is said after the finish");
+                    choice.text.push_str(&delta.text);
+                    choice.tokens += u64::from(delta.tokens);
+                    choice.logprobs.extend(delta.logprobs);
+                }
+                Event::Finished(id, choice, reason) => {
+                    let choice = said.entry(id).or_default().entry(choice).or_default();
+                    assert_eq!(choice.finish.replace(reason), None, "finished once");
                 }
                 Event::Stepped(items) => {
                     for item in items {
@@ -294,12 +333,20 @@ impl Rig {
                 }
                 Event::End(id, ending, usage) => {
                     assert_eq!(observed.get(&id), Some(&(ending, usage)), "observed first");
-                    let (text, tokens) = texts.remove(&id).unwrap_or_default();
+                    let choices = said.remove(&id).unwrap_or_default();
+                    let tokens: u64 = choices.values().map(|said| said.tokens).sum();
                     assert!(tokens <= usage.output.get());
                     let (prompt, output) = served.remove(&id).unwrap_or_default();
-                    assert_eq!((usage.prompt, usage.output), (prompt, output));
+                    assert_eq!(
+                        (usage.prompt - usage.cached, usage.output),
+                        (prompt, output)
+                    );
+                    if let EngineEnding::Finished(_) = ending {
+                        assert!(choices.values().all(|said| said.finish.is_some()));
+                    }
                     let answer = Answer {
-                        text,
+                        text: choices.values().map(|said| said.text.as_str()).collect(),
+                        choices,
                         ending,
                         usage,
                     };
@@ -323,11 +370,15 @@ impl Rig {
     /// Stops the engine, which must hold nothing any more.
     pub(crate) fn assert_empty(&self) {
         let blocks_total = self.engine().gauges().held.blocks_total;
+        let held = self.engine().gauges().held;
         let empty = engine::Gauges {
             blocks_total,
+            blocks_idle: held.blocks_idle,
+            prefixes: held.prefixes,
+            totals: held.totals,
             ..engine::Gauges::default()
         };
-        assert_eq!(self.engine().gauges().held, empty);
+        assert_eq!(held, empty);
         self.engine().stop();
     }
 }
@@ -364,6 +415,10 @@ impl Output for Sink {
         self.tap.say(Event::Delta(self.id, delta));
     }
 
+    fn finished(&mut self, choice: u32, reason: FinishReason) {
+        self.tap.say(Event::Finished(self.id, choice, reason));
+    }
+
     fn end(&mut self, ending: EngineEnding, usage: Usage) {
         self.tap.say(Event::End(self.id, ending, usage));
     }
@@ -392,6 +447,7 @@ pub(crate) struct Log {
     pub(crate) steps: u64,
     pub(crate) widest: usize,
     pub(crate) preempted: u64,
+    pub(crate) copies: u64,
 }
 
 /// A backend as it is, written down: the engine must keep to its contract and to its limits.
@@ -421,7 +477,7 @@ struct Recorder<'a> {
 }
 
 impl Backend for Recorder<'_> {
-    fn begin(&mut self, seq: SeqId, begin: Begin) -> Result<(), SequenceError> {
+    fn begin(&mut self, seq: SeqId, begin: &Begin) -> Result<(), SequenceError> {
         let owner = lock(&self.log).owners.insert(seq, begin.id);
         assert_eq!(owner, None, "a sequence id is free before it is used again");
         self.inner.begin(seq, begin)
@@ -442,24 +498,33 @@ impl Backend for Recorder<'_> {
         log.steps += 1;
         log.widest = log.widest.max(work.len());
         for (work, result) in work.iter().zip(results) {
-            if let Ok(Some(token)) = result {
+            if let Ok(Some(drawn)) = result {
                 log.generated
                     .entry(log.owners[&work.seq])
                     .or_default()
-                    .push(*token);
+                    .push(drawn.token);
             }
         }
         Ok(())
     }
 
-    fn forget(&mut self, seq: SeqId) {
-        lock(&self.log).preempted += 1;
-        self.inner.forget(seq);
-    }
-
-    fn end(&mut self, seq: SeqId) {
-        lock(&self.log).owners.remove(&seq);
-        self.inner.end(seq);
+    fn apply(&mut self, op: KvOp) {
+        {
+            let mut log = lock(&self.log);
+            match op {
+                KvOp::Copy { from, to, .. } => {
+                    assert!(from != to && to.get() < self.limits.sequence_ids());
+                    log.copies += 1;
+                }
+                KvOp::Trim { seq, .. } => {
+                    log.preempted += u64::from(seq.get() < self.limits.sequences);
+                }
+                KvOp::End { seq } => {
+                    log.owners.remove(&seq);
+                }
+            }
+        }
+        self.inner.apply(op);
     }
 
     fn bytes(&self, token: Token, out: &mut Vec<u8>) {

@@ -8,14 +8,16 @@ use std::sync::{Arc, LazyLock, Mutex};
 use llama_cpp_2::llama_backend::LlamaBackend;
 use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::token::LlamaToken;
-use llama_cpp_2::{LogOptions, send_logs_to_tracing};
+use llama_cpp_2::{LogOptions, json_schema_to_grammar, send_logs_to_tracing};
 use tollgate_policy::engine::Config;
 use tollgate_policy::units::{KvBytes, Tokens};
 
 use crate::backend::Open;
+use crate::grammar;
 use crate::job::Token;
 use crate::llama::runner::Opener;
-use crate::model::{ChatMessage, Model, TemplateError, TokenizeError};
+use crate::llama::sampler::grammar_sampler;
+use crate::model::{ChatMessage, GrammarError, Model, TemplateError, TokenizeError};
 use crate::template::{ChatTemplate, SpecialTokens};
 
 /// llama.cpp's own state, of which a process has one. Its log goes to `tracing`.
@@ -109,6 +111,12 @@ impl LlamaModel {
         }))
     }
 
+    /// Whether a sequence can share another's KV from the start on: not where a model keeps a state
+    /// in place of KV.
+    pub fn shares_prefixes(&self) -> bool {
+        !self.weights.is_recurrent() && !self.weights.is_hybrid()
+    }
+
     /// What builds a backend on these weights, for an engine with these bounds; `threads` compute.
     pub fn backend(self: &Arc<Self>, limits: &Config, threads: NonZeroU32) -> Box<dyn Open> {
         Box::new(Opener {
@@ -172,6 +180,19 @@ impl Model for LlamaModel {
             .as_ref()
             .map_err(Clone::clone)?
             .render(messages)
+    }
+
+    fn check_grammar(&self, grammar: &str) -> Result<(), GrammarError> {
+        grammar::check_size(grammar)?;
+        grammar_sampler(grammar, self).map(drop)
+    }
+
+    fn json_grammar(&self, schema: Option<&str>) -> Result<String, GrammarError> {
+        let schema = schema.unwrap_or(r#"{"type":"object"}"#);
+        grammar::check_schema(schema)?;
+        let grammar = json_schema_to_grammar(schema).map_err(|_| GrammarError::NotASchema)?;
+        grammar_sampler(&grammar, self).map_err(|_| GrammarError::NotASchema)?;
+        Ok(grammar)
     }
 }
 

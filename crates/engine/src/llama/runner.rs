@@ -15,6 +15,7 @@ use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::vocab::LlamaVocab;
 use tollgate_policy::engine::Config;
 use tollgate_policy::ids::SeqId;
+use tollgate_policy::kv::KvOp;
 use tollgate_policy::units::KvBlocks;
 
 use crate::backend::{
@@ -42,7 +43,7 @@ impl Open for Opener {
             .with_n_ctx(u32::try_from(tokens).ok().and_then(NonZeroU32::new))
             .with_n_batch(step_tokens.unsigned_abs())
             .with_n_ubatch(step_tokens.unsigned_abs())
-            .with_n_seq_max(self.limits.sequences)
+            .with_n_seq_max(self.limits.sequence_ids())
             .with_n_threads(threads)
             .with_n_threads_batch(threads)
             .with_kv_unified(true)
@@ -82,9 +83,31 @@ struct Runner<'model> {
 }
 
 impl Backend for Runner<'_> {
-    fn begin(&mut self, seq: SeqId, begin: Begin) -> Result<(), SequenceError> {
-        self.choosers.insert(seq, Chooser::new(&begin, self.model));
+    fn begin(&mut self, seq: SeqId, begin: &Begin) -> Result<(), SequenceError> {
+        let chooser = Chooser::new(begin, self.model).map_err(|error| SequenceError {
+            seq,
+            why: error.to_string(),
+        })?;
+        self.choosers.insert(seq, chooser);
         Ok(())
+    }
+
+    fn apply(&mut self, op: KvOp) {
+        match op {
+            KvOp::Copy {
+                from,
+                to,
+                start,
+                end,
+            } => self.copy(from, to, start.get()..end.get()),
+            KvOp::Trim { seq, from } => {
+                self.clear(seq, from.get());
+            }
+            KvOp::End { seq } => {
+                self.clear(seq, 0);
+                self.choosers.remove(&seq);
+            }
+        }
     }
 
     fn step(
@@ -99,15 +122,6 @@ impl Backend for Runner<'_> {
             }
             Err(why) => self.one_by_one(work, results, why),
         }
-    }
-
-    fn forget(&mut self, seq: SeqId) {
-        self.clear(seq, 0);
-    }
-
-    fn end(&mut self, seq: SeqId) {
-        self.clear(seq, 0);
-        self.choosers.remove(&seq);
     }
 
     fn bytes(&self, token: Token, out: &mut Vec<u8>) {
@@ -148,8 +162,12 @@ impl Runner<'_> {
             let chooser = self.choosers.get_mut(&work.seq).filter(|_| work.samples);
             // The batch is no longer than `fits` allows.
             let index = i32::try_from(end).unwrap_or(i32::MAX) - 1;
-            let token = chooser.map(|chooser| chooser.choose(&self.context, index, self.model));
-            results.push(Ok(token.map(|token| Token::new(token.0))));
+            let drawn = chooser.map(|chooser| chooser.choose(&self.context, index, self.model));
+            results.push(
+                drawn
+                    .transpose()
+                    .map_err(|why| SequenceError { seq: work.seq, why }),
+            );
         }
     }
 
@@ -193,6 +211,17 @@ impl Runner<'_> {
         let answers = self.decode(&[probe]).is_ok();
         self.clear(seq, 0);
         answers
+    }
+
+    /// Lets one sequence have what another computed: no memory is copied, its cells belong to both.
+    fn copy(&mut self, from: SeqId, to: SeqId, positions: std::ops::Range<u64>) {
+        let position = |position| u32::try_from(position).ok();
+        let id = |seq: SeqId| i32::try_from(seq.get());
+        if let (Ok(from), Ok(to)) = (id(from), id(to)) {
+            let (start, end) = (position(positions.start), position(positions.end));
+            // Err: positions past what `fits` allows, of which there are none.
+            let _ = self.context.copy_kv_cache_seq(from, to, start, end);
+        }
     }
 
     /// Drops what a sequence computed from position `from` on; whether llama.cpp could.

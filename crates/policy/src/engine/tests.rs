@@ -6,14 +6,22 @@ use std::collections::BTreeMap;
 use proptest::prelude::*;
 
 use super::*;
+use crate::batch::{Order, Scheduler};
+use crate::usage::Usage;
+
+mod sharing;
 
 const CONFIG: Config = Config {
     sequences: 4,
     blocks: 64,
     step_tokens: Tokens::new(32),
+    chunk: Tokens::new(32),
     order: Order::DecodeFirst,
+    scheduler: Scheduler::Continuous,
+    reservation: Reservation::Paged,
     context: Tokens::new(512),
     waiting_max: 8,
+    cache: CacheConfig::OFF,
 };
 
 fn engine(config: Config) -> Engine {
@@ -21,19 +29,50 @@ fn engine(config: Config) -> Engine {
 }
 
 fn start(engine: &mut Engine, id: u64, prompt: u64, max_output: u64) {
-    engine.handle(EngineEvent::Start {
+    start_with(engine, id, 0, tokens(id, prompt), max_output);
+}
+
+/// Different tokens for each `text`, and the same at each call.
+fn tokens(text: u64, count: u64) -> Vec<Token> {
+    let text = i32::try_from(text).unwrap();
+    let count = i32::try_from(count).unwrap();
+    (0..count).map(|at| Token::new(text * 1_000 + at)).collect()
+}
+
+fn start_with(engine: &mut Engine, id: u64, tenant: u32, prompt: Vec<Token>, max_output: u64) {
+    engine.handle(EngineEvent::Start(Start {
         id: RequestId::new(id),
-        tenant: TenantId::new(0),
-        prompt: Tokens::new(prompt),
+        tenant: TenantId::new(tenant),
+        prompt,
         max_output: Tokens::new(max_output),
+        elder: None,
+        served: Service::ZERO,
+    }));
+}
+
+/// Answers a step; texts end of which `ends` says so.
+fn answer(engine: &mut Engine, step: &Step, ends: impl Fn(RequestId) -> bool) {
+    let work = step.work.iter().filter(|work| work.samples);
+    let sampled = work.map(|work| Sampled {
+        id: work.id,
+        token: Token::new(-1),
+        ends: ends(work.id),
     });
+    let sampled = sampled.collect();
+    engine.handle(EngineEvent::Stepped { sampled });
+    engine.invariants();
 }
 
 fn stepped(engine: &mut Engine) -> Step {
     let step = engine.plan().unwrap();
-    engine.handle(EngineEvent::Stepped { ended: vec![] });
-    engine.invariants();
+    answer(engine, &step, |_| false);
     step
+}
+
+/// Sequences that lost all they had computed.
+fn trims(step: &Step) -> usize {
+    let trim = |op: &&KvOp| matches!(op, KvOp::Trim { from, .. } if *from == Tokens::ZERO);
+    step.ops.iter().filter(trim).count()
 }
 
 fn effects(engine: &mut Engine) -> Vec<EngineEffect> {
@@ -58,17 +97,18 @@ fn idle(engine: &mut Engine) {
     // Sequences that are over are told to the backend before nothing is left to do.
     if let Some(step) = engine.plan() {
         assert_eq!(step.work, []);
-        engine.handle(EngineEvent::Stepped { ended: vec![] });
+        answer(engine, &step, |_| false);
     }
     assert_eq!(engine.plan(), None);
-    let total = KvBlocks::new(u64::from(engine.config.blocks));
-    assert_eq!(
-        engine.gauges(),
-        Gauges {
-            blocks_total: total,
-            ..Gauges::default()
-        }
-    );
+    let gauges = engine.gauges();
+    let empty = Gauges {
+        blocks_total: KvBlocks::new(u64::from(engine.config.blocks)),
+        blocks_idle: gauges.blocks_idle,
+        prefixes: gauges.prefixes,
+        totals: gauges.totals,
+        ..Gauges::default()
+    };
+    assert_eq!(gauges, empty);
 }
 
 #[test]
@@ -90,14 +130,13 @@ fn a_prompt_is_computed_in_chunks_and_sampled_after_the_last() {
 fn a_text_that_ends_frees_all_it_held() {
     let mut engine = engine(CONFIG);
     start(&mut engine, 1, 4, 100);
-    engine.plan().unwrap();
-    engine.handle(EngineEvent::Stepped {
-        ended: vec![RequestId::new(1)],
-    });
+    let step = engine.plan().unwrap();
+    answer(&mut engine, &step, |_| true);
     let stop = EngineEnding::Finished(FinishReason::Stop);
     assert_eq!(effects(&mut engine), [ended(1, stop, 4, 1)]);
-    assert_eq!(engine.plan().unwrap().over, [SeqId::new(0)]);
-    engine.handle(EngineEvent::Stepped { ended: vec![] });
+    let seq = SeqId::new(0);
+    assert_eq!(engine.plan().unwrap().ops, [KvOp::End { seq }]);
+    answer(&mut engine, &Step::default(), |_| false);
     idle(&mut engine);
 }
 
@@ -206,11 +245,11 @@ fn a_failure_during_a_step_ends_one_request_and_spends_nothing_of_it() {
     let mut engine = engine(CONFIG);
     start(&mut engine, 1, 4, 9);
     start(&mut engine, 2, 4, 9);
-    engine.plan().unwrap();
+    let step = engine.plan().unwrap();
     engine.handle(EngineEvent::Failed {
         id: RequestId::new(1),
     });
-    engine.handle(EngineEvent::Stepped { ended: vec![] });
+    answer(&mut engine, &step, |_| false);
     let failed = EngineEnding::Failed(Failure::Sequence);
     assert_eq!(effects(&mut engine), [ended(1, failed, 0, 0)]);
     assert_eq!(stepped(&mut engine).work[0].id, RequestId::new(2));
@@ -229,7 +268,7 @@ fn a_preempted_sequence_resumes_before_newcomers_and_is_charged_once() {
     let (mut preempted, mut order) = (0, vec![]);
     while engine.gauges().running + engine.gauges().waiting > 0 {
         let step = stepped(&mut engine);
-        preempted += step.preempted.len();
+        preempted += trims(&step);
         for work in step.work {
             *fresh.entry(work.id).or_default() += work.fresh;
         }
@@ -288,8 +327,12 @@ fn bounds_with_which_nothing_could_run_are_refused() {
 #[derive(Clone, Debug)]
 enum Operation {
     Start {
+        /// Also says whose it is; prompts of one text begin alike.
+        text: u64,
         prompt: u64,
         max_output: u64,
+        /// Whether the request before it had the same prompt, and came with it.
+        younger: bool,
     },
     Cancel(u64),
     Fail(u64),
@@ -300,8 +343,11 @@ enum Operation {
 
 fn operations() -> impl Strategy<Value = Vec<Operation>> {
     let operation = prop_oneof![
-        8 => (1_u64..150, 1_u64..60)
-            .prop_map(|(prompt, max_output)| Operation::Start { prompt, max_output }),
+        8 => (0_u64..4, 1_u64..150, 1_u64..60, any::<bool>()).prop_map(
+            |(text, prompt, max_output, younger)| Operation::Start {
+                text, prompt, max_output, younger,
+            }
+        ),
         2 => (0_u64..60).prop_map(Operation::Cancel),
         1 => (0_u64..60).prop_map(Operation::Fail),
         20 => (0_u64..64).prop_map(Operation::Step),
@@ -311,18 +357,33 @@ fn operations() -> impl Strategy<Value = Vec<Operation>> {
 }
 
 fn configs() -> impl Strategy<Value = Config> {
-    (1_u32..6, 2_u32..24, 8_u64..64, any::<bool>()).prop_map(
-        |(sequences, blocks, step_tokens, decode_first)| Config {
+    let knobs = prop_oneof![
+        4 => Just(Scheduler::Continuous), 1 => Just(Scheduler::Fifo), 1 => Just(Scheduler::Static)
+    ];
+    let knobs = (knobs, any::<[bool; 2]>(), 0_u32..6, 1_u64..20);
+    (1_u32..6, 2_u32..24, 8_u64..64, 1_u64..64, knobs).prop_map(
+        |(sequences, blocks, step_tokens, chunk, (scheduler, knobs, prefixes, quota))| Config {
             sequences,
             blocks,
             step_tokens: Tokens::new(step_tokens),
-            order: if decode_first {
+            chunk: Tokens::new(chunk),
+            order: if knobs[0] {
                 Order::DecodeFirst
             } else {
                 Order::PrefillFirst
             },
+            scheduler,
+            reservation: if knobs[1] {
+                Reservation::Paged
+            } else {
+                Reservation::Contiguous
+            },
             context: Tokens::new(200),
             waiting_max: 8,
+            cache: CacheConfig {
+                prefixes,
+                tenant_blocks: KvBlocks::new(quota),
+            },
         },
     )
 }
@@ -353,8 +414,20 @@ fn checked_plan(engine: &mut Engine, config: Config) -> Option<Step> {
 /// Applies one operation; `next` is the number of the next request.
 fn apply(engine: &mut Engine, config: Config, operation: &Operation, next: &mut u64) {
     match operation {
-        Operation::Start { prompt, max_output } => {
-            start(engine, *next, *prompt, *max_output);
+        Operation::Start {
+            text,
+            prompt,
+            max_output,
+            younger,
+        } => {
+            engine.handle(EngineEvent::Start(Start {
+                id: RequestId::new(*next),
+                tenant: TenantId::new(u32::try_from(*text % 2).unwrap()),
+                prompt: tokens(*text, *prompt),
+                max_output: Tokens::new(*max_output),
+                elder: younger.then(|| RequestId::new(next.saturating_sub(1))),
+                served: Service::new(*text * 100),
+            }));
             *next += 1;
         }
         Operation::Cancel(id) => engine.handle(EngineEvent::Cancel {
@@ -365,21 +438,15 @@ fn apply(engine: &mut Engine, config: Config, operation: &Operation, next: &mut 
         }),
         Operation::Step(remainder) => {
             if let Some(step) = checked_plan(engine, config) {
-                let sampled = step
-                    .work
-                    .iter()
-                    .filter(|work| work.samples)
-                    .map(|work| work.id);
-                let ended = sampled.filter(|id| id.get() % 16 == *remainder).collect();
-                engine.handle(EngineEvent::Stepped { ended });
+                answer(engine, &step, |id| id.get() % 16 == *remainder);
             }
         }
         Operation::CancelDuringStep(id) => {
-            if checked_plan(engine, config).is_some() {
+            if let Some(step) = checked_plan(engine, config) {
                 engine.handle(EngineEvent::Cancel {
                     id: RequestId::new(*id),
                 });
-                engine.handle(EngineEvent::Stepped { ended: vec![] });
+                answer(engine, &step, |_| false);
             }
         }
     }
@@ -404,7 +471,7 @@ fn run_to_end(config: Config, starts: &[(u64, u64)]) -> (BTreeMap<u64, (Vec<u64>
             ..config
         },
     ) {
-        preempted += step.preempted.len();
+        preempted += trims(&step);
         for work in &step.work {
             let (positions, samples) = runs.entry(work.id.get()).or_default();
             let (start, end) = (work.start.get(), work.start.get() + work.count.get());
@@ -414,7 +481,7 @@ fn run_to_end(config: Config, starts: &[(u64, u64)]) -> (BTreeMap<u64, (Vec<u64>
             positions.extend(there..end.max(there));
             *samples += u64::from(work.samples);
         }
-        engine.handle(EngineEvent::Stepped { ended: vec![] });
+        answer(&mut engine, &step, |_| false);
     }
     (runs, preempted)
 }

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
+use tollgate_policy::batch::{Order, Scheduler};
 use tollgate_policy::ids::ModelId;
 use tollgate_policy::pace::Target;
 use tollgate_policy::tenant::Class;
@@ -85,6 +86,8 @@ pub struct ModelConfig {
     pub max_sequences: u32,
     /// Tokens that one step may compute, 16 to 8192.
     pub step_tokens: Tokens,
+    /// How its steps are planned, for `embedded` and `fake`.
+    pub schedule: ScheduleConfig,
     /// The queue before it.
     pub queue: QueueConfig,
     /// The longest that one request may take, 1 s to 24 h.
@@ -104,6 +107,59 @@ pub struct ModelConfig {
 pub struct ReplicaConfig {
     /// The one class it serves, where it does not serve all.
     pub only: Option<Class>,
+}
+
+/// How the steps of an engine are planned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ScheduleConfig {
+    /// Whether requests of one tenant share the KV of what their prompts begin with alike.
+    pub prefix_cache: bool,
+    /// When waiting sequences start.
+    pub scheduler: Scheduler,
+    /// Who gets a step's tokens first.
+    pub order: Order,
+    /// Tokens that one sequence may compute in a step, 16 to 8192; `None` is all of the step.
+    pub chunk_tokens: Option<Tokens>,
+}
+
+impl Default for ScheduleConfig {
+    fn default() -> Self {
+        Self {
+            prefix_cache: true,
+            scheduler: Scheduler::Continuous,
+            order: Order::DecodeFirst,
+            chunk_tokens: None,
+        }
+    }
+}
+
+impl ScheduleConfig {
+    fn read(fields: &mut Fields<'_, '_>) -> Self {
+        let default = Self::default();
+        let schedulers = [
+            ("fifo", Scheduler::Fifo),
+            ("static", Scheduler::Static),
+            ("continuous", Scheduler::Continuous),
+        ];
+        let orders = [
+            ("decode_first", Order::DecodeFirst),
+            ("prefill_first", Order::PrefillFirst),
+        ];
+        Self {
+            prefix_cache: fields
+                .optional("prefix_cache", |value| {
+                    value.choice(&[("on", true), ("off", false)])
+                })
+                .unwrap_or(default.prefix_cache),
+            scheduler: fields
+                .optional("scheduler", |value| value.choice(&schedulers))
+                .unwrap_or(default.scheduler),
+            order: fields
+                .optional("order", |value| value.choice(&orders))
+                .unwrap_or(default.order),
+            chunk_tokens: fields.optional("chunk_tokens", |value| tokens(&value, 16, 8192)),
+        }
+    }
 }
 
 /// What runs a model.
@@ -180,6 +236,7 @@ impl ModelConfig {
             kv_tokens: None,
             max_sequences: 32,
             step_tokens: Tokens::new(512),
+            schedule: ScheduleConfig::default(),
             queue: QueueConfig::default(),
             max_stream: Micros::from_secs(600),
             keepalive: Micros::from_secs(15),
@@ -242,6 +299,7 @@ impl ModelConfig {
             step_tokens: fields
                 .optional("step_tokens", |value| tokens(&value, 16, 8192))
                 .unwrap_or(default.step_tokens),
+            schedule: ScheduleConfig::read(fields),
             queue: fields
                 .optional("queue", |value| QueueConfig::read(&value))
                 .unwrap_or_default(),

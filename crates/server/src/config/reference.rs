@@ -217,6 +217,30 @@ const MODELS: &[Key] = &[
         "Tokens that one step may compute; at least `max_sequences`.",
     ),
     key(
+        "models[].chunk_tokens",
+        "tokens, 16..=8192",
+        Means("all of `step_tokens`"),
+        "Tokens that one sequence may compute in a step: less leaves more to others.",
+    ),
+    key(
+        "models[].order",
+        "decode_first or prefill_first",
+        Is("decode_first"),
+        "Who gets a step's tokens first: running answers, or new prompts.",
+    ),
+    key(
+        "models[].scheduler",
+        "fifo or static or continuous",
+        Is("continuous"),
+        "When waiting requests start: one by one, batch by batch, or as soon as there is room.",
+    ),
+    key(
+        "models[].prefix_cache",
+        "on or off",
+        Is("on"),
+        "Whether requests of one tenant share the KV of what their prompts begin with alike.",
+    ),
+    key(
         "models[].queue.max_requests",
         "number, 1..=1000000",
         Is("1000"),

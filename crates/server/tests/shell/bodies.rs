@@ -80,9 +80,11 @@ async fn a_bad_parameter_is_named() {
         (json!({"stop": [1]}), "stop.0"),
         (json!({"seed": 0.5}), "seed"),
         (json!({"n": 0}), "n"),
-        (json!({"n": 2}), "n"),
         (json!({"n": 129}), "n"),
-        (json!({"logprobs": true}), "logprobs"),
+        (json!({"logprobs": 2}), "logprobs"),
+        (json!({"logit_bias": {"257": 1}}), "logit_bias"),
+        (json!({"stop_token_ids": [300]}), "stop_token_ids"),
+        (json!({"grammar": "root ::= \"a\""}), "grammar"),
         (json!({"top_logprobs": 3}), "top_logprobs"),
         (json!({"tools": [{"type": "function"}]}), "tools"),
         (
@@ -210,7 +212,7 @@ async fn token_prompts_are_held_to_the_vocabulary() {
         json!([4_294_967_295_u32]),
         json!([]),
         json!(""),
-        json!([[1], [2]]),
+        json!([[1], [257]]),
     ] {
         assert_bad(&rig.send(&ask(prompt)).await, Some("prompt"));
     }

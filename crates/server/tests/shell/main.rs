@@ -10,6 +10,7 @@ mod support;
 mod answers;
 mod bodies;
 mod bursts;
+mod choices;
 mod disconnects;
 mod drain;
 mod faults;

@@ -14,10 +14,14 @@ use crate::support::stream::Stream;
 use crate::support::wait::{eventually, secs};
 
 /// Every metric there is.
-const NAMES: [&str; 32] = [
+const NAMES: [&str; 36] = [
     "tollgate_config_reloads",
     "tollgate_connections",
+    "tollgate_engine_cached_prefixes",
     "tollgate_engine_kv_blocks",
+    "tollgate_engine_kv_blocks_cached",
+    "tollgate_engine_prompt_tokens",
+    "tollgate_engine_reused_prompt_tokens",
     "tollgate_engine_running_sequences",
     "tollgate_engine_sequence_ids",
     "tollgate_engine_waiting_sequences",

@@ -8,6 +8,7 @@ use serde_json::{Value, json};
 
 use super::*;
 use crate::bad_request::told;
+use crate::extras::Extras;
 use crate::params::{Delivery, Sampling};
 
 fn parse(messages: &str) -> Result<ChatRequest, BadRequest> {
@@ -302,6 +303,10 @@ fn every_parameter_is_read_from_its_own_name() {
             include_usage: true,
         },
         user: Some("u1".to_owned()),
+        extras: Extras {
+            choices: NonZeroU32::new(2).unwrap(),
+            ..Extras::default()
+        },
         demands: vec![demand::Demand { param: "n" }],
     };
     assert_eq!(ChatRequest::parse(body).unwrap().params, expected);

@@ -4,6 +4,7 @@
 //! costs two copies and the escaping of its text. The writer keeps no state of the stream: the
 //! caller sends the events in order, and ends with [`crate::sse::write_done`].
 
+use super::logprobs::{self, Logprob};
 use super::{FinishReason, Stamp, Usage};
 use crate::json_text::push_json;
 
@@ -16,11 +17,25 @@ pub enum StreamUsage {
     Final,
 }
 
+/// A piece of one choice.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Piece<'a> {
+    /// Which choice.
+    pub choice: u32,
+    /// Its next text.
+    pub text: &'a str,
+    /// Characters of that choice before it.
+    pub offset: usize,
+    /// How likely its tokens were, where that was asked for.
+    pub logprobs: Option<&'a [Logprob]>,
+}
+
 /// Writes the events of one streamed answer, each complete with its `data: ` and its blank line.
 ///
-/// Order of calls: [`opening`](Self::opening) once, [`content`](Self::content) for each piece of
-/// text, [`finish`](Self::finish) once, and [`usage`](Self::usage) once if the stream was begun
-/// with [`StreamUsage::Final`]. `finish_reason` is null before `finish`.
+/// Order of calls: [`opening`](Self::opening) once for each choice, [`content`](Self::content) for
+/// each piece of text, [`finish`](Self::finish) once for each choice, and
+/// [`usage`](Self::usage) once if the stream was begun with [`StreamUsage::Final`].
+/// `finish_reason` is null before `finish`.
 #[derive(Clone, Debug)]
 pub struct ChunkWriter {
     /// `data: ` and the JSON up to the elements of `choices`.
@@ -59,45 +74,52 @@ impl ChunkWriter {
     }
 
     /// Appends the event that names the role. Chats have it; for texts this appends nothing.
-    pub fn opening(&self, out: &mut Vec<u8>) {
+    pub fn opening(&self, choice: u32, out: &mut Vec<u8>) {
         match self.shape {
-            Shape::Chat => self.choice(
-                out,
-                |out| {
-                    out.extend_from_slice(b"\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
-                },
-                None,
-            ),
+            Shape::Chat => {
+                self.open(choice, out);
+                out.extend_from_slice(b"\"delta\":{\"role\":\"assistant\",\"content\":\"\"}");
+                self.close(None, out);
+            }
             Shape::Text => {}
         }
     }
 
     /// Appends the event with the next piece of the answer.
-    pub fn content(&self, text: &str, out: &mut Vec<u8>) {
-        self.choice(
-            out,
-            |out| match self.shape {
-                Shape::Chat => {
-                    out.extend_from_slice(b"\"delta\":{\"content\":");
-                    push_json(out, text);
-                    out.push(b'}');
-                }
-                Shape::Text => {
-                    out.extend_from_slice(b"\"text\":");
-                    push_json(out, text);
-                }
-            },
-            None,
-        );
+    pub fn content(&self, piece: Piece<'_>, out: &mut Vec<u8>) {
+        self.open(piece.choice, out);
+        match self.shape {
+            Shape::Chat => {
+                out.extend_from_slice(b"\"delta\":{\"content\":");
+                push_json(out, piece.text);
+                out.push(b'}');
+            }
+            Shape::Text => {
+                out.extend_from_slice(b"\"text\":");
+                push_json(out, piece.text);
+            }
+        }
+        let Some(logprobs) = piece.logprobs else {
+            return self.close(None, out);
+        };
+        out.extend_from_slice(b",\"logprobs\":");
+        match self.shape {
+            Shape::Chat => logprobs::write_chat(logprobs, out),
+            Shape::Text => logprobs::write_text(logprobs, piece.offset, out),
+        }
+        out.extend_from_slice(b",\"finish_reason\":null");
+        self.end(out);
     }
 
-    /// Appends the event that says why the answer is over. It carries no text.
-    pub fn finish(&self, reason: FinishReason, out: &mut Vec<u8>) {
+    /// Appends the event that says why a choice is over. It carries no text.
+    pub fn finish(&self, choice: u32, reason: FinishReason, out: &mut Vec<u8>) {
         let empty: &[u8] = match self.shape {
             Shape::Chat => b"\"delta\":{}",
             Shape::Text => b"\"text\":\"\"",
         };
-        self.choice(out, |out| out.extend_from_slice(empty), Some(reason));
+        self.open(choice, out);
+        out.extend_from_slice(empty);
+        self.close(Some(reason), out);
     }
 
     /// Appends the event with the token counts. Nothing if the stream was begun with
@@ -114,25 +136,29 @@ impl ChunkWriter {
         }
     }
 
-    /// Appends an event with one choice, whose own part `body` writes.
-    fn choice(
-        &self,
-        out: &mut Vec<u8>,
-        body: impl FnOnce(&mut Vec<u8>),
-        finish: Option<FinishReason>,
-    ) {
+    /// Appends an event up to the own part of its one choice.
+    fn open(&self, choice: u32, out: &mut Vec<u8>) {
         out.extend_from_slice(&self.head);
-        out.extend_from_slice(b"{\"index\":0,");
-        body(out);
+        out.extend_from_slice(b"{\"index\":");
+        push_json(out, &choice);
+        out.push(b',');
+    }
+
+    /// Appends the rest of a choice without log probabilities.
+    fn close(&self, finish: Option<FinishReason>, out: &mut Vec<u8>) {
         out.extend_from_slice(b",\"logprobs\":null,\"finish_reason\":");
         match finish {
             Some(reason) => push_json(out, reason.label()),
             None => out.extend_from_slice(b"null"),
         }
-        let close: &[u8] = match self.usage {
+        self.end(out);
+    }
+
+    fn end(&self, out: &mut Vec<u8>) {
+        let end: &[u8] = match self.usage {
             StreamUsage::Omitted => b"}]}\n\n",
             StreamUsage::Final => b"}],\"usage\":null}\n\n",
         };
-        out.extend_from_slice(close);
+        out.extend_from_slice(end);
     }
 }

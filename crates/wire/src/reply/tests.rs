@@ -3,7 +3,9 @@
 use proptest::prelude::*;
 use serde_json::Value;
 
-use super::{Answer, ChunkWriter, FinishReason, Stamp, StreamUsage, Usage};
+use super::{
+    Answer, Choice, ChunkWriter, FinishReason, Likely, Logprob, Piece, Stamp, StreamUsage, Usage,
+};
 use crate::sse::{SseEnd, SseItem, SseReader};
 
 const CHAT: Stamp<'static> = Stamp {
@@ -24,11 +26,27 @@ const USAGE: Usage = Usage {
     cached_tokens: 8,
 };
 
-fn answer(text: &str, finish: FinishReason) -> Answer<'_> {
-    Answer {
-        text,
+fn choice(text: &str, finish: FinishReason) -> Choice {
+    Choice {
+        text: text.to_owned(),
         finish,
+        logprobs: None,
+    }
+}
+
+fn answer(choices: &[Choice]) -> Answer<'_> {
+    Answer {
+        choices,
         usage: USAGE,
+    }
+}
+
+fn piece(text: &str) -> Piece<'_> {
+    Piece {
+        choice: 0,
+        text,
+        offset: 0,
+        logprobs: None,
     }
 }
 
@@ -46,10 +64,10 @@ fn by_member(json: &str) -> String {
 /// All events of a short stream.
 fn stream(chunks: &ChunkWriter, finish: FinishReason) -> String {
     written(|out| {
-        chunks.opening(out);
-        chunks.content("Hel", out);
-        chunks.content("lo\n", out);
-        chunks.finish(finish, out);
+        chunks.opening(0, out);
+        chunks.content(piece("Hel"), out);
+        chunks.content(piece("lo\n"), out);
+        chunks.finish(0, finish, out);
         chunks.usage(USAGE, out);
     })
 }
@@ -69,7 +87,7 @@ fn events(stream: &str) -> Vec<Value> {
 
 #[test]
 fn a_chat_body_has_one_choice_with_its_message() {
-    let body = written(|out| answer("Hello", FinishReason::Stop).write_chat(&CHAT, out));
+    let body = written(|out| answer(&[choice("Hello", FinishReason::Stop)]).write_chat(&CHAT, out));
     insta::assert_snapshot!(by_member(&body), @r#"
     {"id":"chatcmpl-1",
     "object":"chat.completion",
@@ -90,7 +108,8 @@ fn a_chat_body_has_one_choice_with_its_message() {
 
 #[test]
 fn a_text_body_has_one_choice_with_its_text() {
-    let body = written(|out| answer("Hello", FinishReason::Length).write_text(&TEXT, out));
+    let body =
+        written(|out| answer(&[choice("Hello", FinishReason::Length)]).write_text(&TEXT, out));
     insta::assert_snapshot!(by_member(&body), @r#"
     {"id":"cmpl-1",
     "object":"text_completion",
@@ -201,11 +220,80 @@ fn a_total_beyond_the_largest_number_stays_at_it() {
     assert_eq!(value["total_tokens"], u64::MAX);
 }
 
+fn logprobs() -> Vec<Logprob> {
+    let likely = |bytes: &[u8], logprob| Likely {
+        bytes: bytes.to_vec(),
+        logprob,
+    };
+    let one = |bytes: &[u8]| Logprob {
+        chosen: likely(bytes, -0.5),
+        top: vec![likely(b"x", -0.25), likely(b"y", f32::NEG_INFINITY)],
+    };
+    vec![one("é".as_bytes()), one(b"\xff")]
+}
+
+#[test]
+fn choices_are_counted_and_tell_how_likely_their_tokens_were() {
+    let likely = Choice {
+        logprobs: Some(logprobs()),
+        ..choice("b", FinishReason::Length)
+    };
+    let choices = [choice("a", FinishReason::Stop), likely];
+    let body = written(|out| answer(&choices).write_chat(&CHAT, out));
+    let chat: Value = serde_json::from_str(&body).unwrap();
+    assert_eq!(chat["choices"][0]["logprobs"], Value::Null);
+    let second = &chat["choices"][1];
+    assert_eq!(
+        (&second["index"], &second["finish_reason"]),
+        (&1.into(), &"length".into())
+    );
+    let content = &second["logprobs"]["content"];
+    assert_eq!(content[0]["token"], "é");
+    assert_eq!(content[1]["bytes"], serde_json::json!([255]));
+    assert_eq!(content[0]["top_logprobs"][1]["logprob"], -9999.0);
+    let body = written(|out| answer(&choices).write_text(&TEXT, out));
+    let text: Value = serde_json::from_str(&body).unwrap();
+    let expected = serde_json::json!({
+        "tokens": ["é", "\u{fffd}"], "token_logprobs": [-0.5, -0.5],
+        "top_logprobs": [{"x": -0.25, "y": -9999.0}, {"x": -0.25, "y": -9999.0}],
+        "text_offset": [0, 1],
+    });
+    assert_eq!(text["choices"][1]["logprobs"], expected);
+}
+
+#[test]
+fn a_piece_names_its_choice_and_tells_how_likely_its_tokens_were() {
+    let logprobs = logprobs();
+    let piece = Piece {
+        choice: 2,
+        offset: 7,
+        logprobs: Some(&logprobs),
+        ..piece("é")
+    };
+    let chat = ChunkWriter::chat(&CHAT, StreamUsage::Final);
+    let text = ChunkWriter::text(&TEXT, StreamUsage::Omitted);
+    let stream = written(|out| {
+        chat.content(piece, out);
+        text.content(piece, out);
+    });
+    let events = events(&stream);
+    assert_eq!(events[0]["choices"][0]["index"], 2);
+    assert_eq!(
+        events[0]["choices"][0]["logprobs"]["content"][0]["logprob"],
+        -0.5
+    );
+    assert_eq!(
+        events[1]["choices"][0]["logprobs"]["text_offset"],
+        serde_json::json!([7, 8])
+    );
+}
+
 proptest! {
     #[test]
     fn any_text_survives_in_a_body(text: String, model: String) {
         let stamp = Stamp { model: &model, system_fingerprint: Some(&text), ..CHAT };
-        let answer = answer(&text, FinishReason::Stop);
+        let choices = [choice(&text, FinishReason::Stop)];
+        let answer = answer(&choices);
         let chat: Value =
             serde_json::from_str(&written(|out| answer.write_chat(&stamp, out))).unwrap();
         prop_assert_eq!(&chat["choices"][0]["message"]["content"], &text);
@@ -222,8 +310,8 @@ proptest! {
         let text = ChunkWriter::text(&TEXT, StreamUsage::Final);
         let mut out = Vec::new();
         for piece in &pieces {
-            chat.content(piece, &mut out);
-            text.content(piece, &mut out);
+            chat.content(super::tests::piece(piece), &mut out);
+            text.content(super::tests::piece(piece), &mut out);
         }
         let events = events(&String::from_utf8(out).unwrap());
         prop_assert_eq!(events.len(), 2 * pieces.len());

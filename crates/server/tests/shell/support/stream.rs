@@ -166,7 +166,10 @@ impl Told {
             return;
         }
         assert_eq!(event.event, None);
-        let choice = &data["choices"][0];
+        // Of several choices, the first speaks for all.
+        let choices = data["choices"].as_array().into_iter().flatten();
+        let mut first = choices.filter(|choice| choice["index"] == 0);
+        let choice = first.next().unwrap_or(&Value::Null);
         let text = choice["delta"]["content"].as_str();
         self.text.extend(text.or_else(|| choice["text"].as_str()));
         if let Some(reason) = choice["finish_reason"].as_str() {

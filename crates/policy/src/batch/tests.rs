@@ -1,0 +1,291 @@
+//! The planner by examples.
+
+use super::*;
+
+const ROOMY: Limits = Limits {
+    tokens: Tokens::new(512),
+    chunk: Tokens::new(512),
+    blocks: KvBlocks::new(1_000),
+    seats: 8,
+    order: Order::DecodeFirst,
+    scheduler: Scheduler::Continuous,
+    joinable: false,
+};
+
+fn running(known: u64, computed: u64) -> View {
+    let (known, computed) = (Tokens::new(known), Tokens::new(computed));
+    View {
+        known,
+        computed,
+        held: computed.blocks(),
+        sole: computed.blocks(),
+        reserved: None,
+        served: Service::ZERO,
+    }
+}
+
+fn served(known: u64, computed: u64, served: u64) -> View {
+    View {
+        served: Service::new(served),
+        ..running(known, computed)
+    }
+}
+
+fn waiting(known: u64) -> Candidate {
+    Candidate {
+        known: Tokens::new(known),
+        matched: Tokens::ZERO,
+        held: KvBlocks::ZERO,
+        idle: KvBlocks::ZERO,
+        reserved: None,
+        seated: false,
+        passed: 0,
+        hold: Hold::No,
+    }
+}
+
+fn share(index: usize, count: u64) -> Share {
+    Share {
+        index,
+        count: Tokens::new(count),
+    }
+}
+
+fn blocks(blocks: u64) -> Limits {
+    Limits {
+        blocks: KvBlocks::new(blocks),
+        ..ROOMY
+    }
+}
+
+#[test]
+fn a_long_prompt_gets_what_the_decodes_leave() {
+    let running = [running(2_000, 0), running(31, 30), running(9, 8)];
+    let plan = plan(&running, &[], ROOMY);
+    assert_eq!(plan.shares, [share(0, 510), share(1, 1), share(2, 1)]);
+}
+
+#[test]
+fn a_chunk_bounds_what_one_sequence_computes() {
+    let limits = Limits {
+        chunk: Tokens::new(100),
+        ..ROOMY
+    };
+    let plan = plan(&[running(2_000, 0)], &[waiting(300)], limits);
+    assert_eq!(
+        (plan.shares, plan.admit),
+        (vec![share(0, 100)], vec![share(0, 100)])
+    );
+}
+
+#[test]
+fn prefill_first_may_leave_the_decodes_nothing() {
+    let limits = Limits {
+        order: Order::PrefillFirst,
+        ..ROOMY
+    };
+    let plan = plan(&[running(31, 30)], &[waiting(600)], limits);
+    assert_eq!((plan.shares, plan.admit), (vec![], vec![share(0, 512)]));
+}
+
+#[test]
+fn prompts_are_admitted_in_order_until_the_budget_is_spent() {
+    let plan = plan(&[], &[waiting(500), waiting(100), waiting(3)], ROOMY);
+    assert_eq!(plan.admit, [share(0, 500), share(1, 12)]);
+}
+
+#[test]
+fn nobody_is_admitted_without_a_sequence_id() {
+    let plan = plan(&[], &[waiting(5), waiting(5)], Limits { seats: 1, ..ROOMY });
+    assert_eq!(plan.admit, [share(0, 5)]);
+}
+
+#[test]
+fn a_sequence_that_kept_its_id_needs_no_other() {
+    let seated = Candidate {
+        seated: true,
+        ..waiting(5)
+    };
+    let plan = plan(&[], &[seated, waiting(5)], Limits { seats: 0, ..ROOMY });
+    assert_eq!(plan.admit, [share(0, 5)]);
+}
+
+#[test]
+fn a_decode_without_a_block_takes_those_of_the_newest() {
+    let running = [running(17, 16), running(20, 19), running(33, 32)];
+    let plan = plan(&running, &[], blocks(0));
+    assert_eq!(plan.preempt, [2]);
+    assert_eq!(plan.shares, [share(0, 1), share(1, 1)]);
+}
+
+#[test]
+fn the_victim_is_the_newest_of_the_tenant_served_most() {
+    let running = [
+        served(40, 39, 900),
+        served(40, 39, 900),
+        served(17, 16, 5),
+        served(40, 39, 100),
+    ];
+    let plan = plan(&running, &[], blocks(0));
+    assert_eq!(plan.preempt, [1]);
+    assert_eq!(plan.shares, [share(0, 1), share(2, 1), share(3, 1)]);
+}
+
+#[test]
+fn nobody_takes_from_a_tenant_that_was_served_less() {
+    let plan = plan(&[served(17, 16, 900), served(40, 39, 5)], &[], blocks(0));
+    assert_eq!((plan.preempt, plan.shares), (vec![], vec![share(1, 1)]));
+}
+
+#[test]
+fn what_is_reserved_is_neither_taken_nor_given_away() {
+    let reserved = View {
+        reserved: Some(Tokens::new(64)),
+        ..served(17, 16, 900)
+    };
+    // Three blocks are set aside for it, and three are free: the other one gets nothing.
+    let plan = plan(&[reserved, served(17, 16, 5)], &[], blocks(3));
+    assert_eq!((plan.preempt, plan.shares), (vec![], vec![share(0, 1)]));
+}
+
+#[test]
+fn a_victim_gives_only_what_it_alone_holds() {
+    let sharer = View {
+        sole: KvBlocks::new(0),
+        ..running(20, 19)
+    };
+    let plan = plan(&[running(17, 16), running(40, 39), sharer], &[], blocks(0));
+    assert_eq!(plan.preempt, [1]);
+}
+
+#[test]
+fn the_newest_without_a_block_waits_and_keeps_what_it_has() {
+    let plan = plan(&[running(20, 19), running(17, 16)], &[], blocks(0));
+    assert_eq!((plan.preempt, plan.shares), (vec![], vec![share(0, 1)]));
+}
+
+#[test]
+fn work_already_given_to_a_victim_is_taken_back() {
+    let limits = Limits {
+        tokens: Tokens::new(2),
+        seats: 0,
+        ..blocks(0)
+    };
+    // The newer one decodes first; then the older one's prompt finds no block.
+    let plan = plan(&[running(40, 16), running(20, 19)], &[], limits);
+    assert_eq!(plan.preempt, [1]);
+    assert_eq!(plan.shares, [share(0, 2)]);
+}
+
+#[test]
+fn a_chunk_shrinks_to_the_blocks_there_are_before_anyone_is_preempted() {
+    let plan = plan(&[running(100, 8), running(20, 19)], &[], blocks(1));
+    assert_eq!(plan.preempt, Vec::<usize>::new());
+    assert_eq!(plan.shares, [share(0, 24), share(1, 1)]);
+}
+
+#[test]
+fn a_newcomer_waits_until_its_whole_prompt_fits_beside_what_others_are_owed() {
+    // The runner is owed 3 blocks more and one to grow into; 5 are free, so one is left.
+    let view = View {
+        held: KvBlocks::new(1),
+        ..running(64, 15)
+    };
+    let limits = Limits {
+        tokens: Tokens::new(1),
+        ..blocks(5)
+    };
+    let roomy = Limits {
+        tokens: Tokens::new(20),
+        ..limits
+    };
+    assert_eq!(plan(&[view], &[waiting(17)], limits).admit, []);
+    assert_eq!(plan(&[view], &[waiting(17)], roomy).admit, []);
+    let done = View {
+        computed: Tokens::new(63),
+        held: KvBlocks::new(4),
+        ..view
+    };
+    assert_eq!(plan(&[done], &[waiting(17)], roomy).admit, [share(0, 17)]);
+}
+
+#[test]
+fn a_lone_sequence_may_use_the_whole_pool() {
+    assert_eq!(plan(&[], &[waiting(64)], blocks(4)).admit, [share(0, 64)]);
+    // Also where all of it holds a prefix that it uses.
+    let matched = Candidate {
+        matched: Tokens::new(48),
+        held: KvBlocks::new(3),
+        idle: KvBlocks::new(3),
+        ..waiting(64)
+    };
+    assert_eq!(plan(&[], &[matched], blocks(4)).admit, [share(0, 16)]);
+}
+
+#[test]
+fn who_fits_passes_who_does_not_but_not_for_ever() {
+    let big = waiting(160);
+    let small = waiting(16);
+    let limits = blocks(8);
+    let plan_of = |passed| {
+        let big = Candidate { passed, ..big };
+        plan(&[running(16, 15)], &[big, small, small], limits)
+    };
+    let early = plan_of(0);
+    assert_eq!(early.admit, [share(1, 16), share(2, 16)]);
+    assert_eq!(early.passed, [0, 0]);
+    assert_eq!(plan_of(PASSES_MAX - 1).admit, [share(1, 16)]);
+    assert_eq!(plan_of(PASSES_MAX).admit, []);
+}
+
+#[test]
+fn nobody_passes_one_that_was_preempted() {
+    let big = Candidate {
+        seated: true,
+        ..waiting(160)
+    };
+    assert_eq!(
+        plan(&[running(16, 15)], &[big, waiting(16)], blocks(8)).admit,
+        []
+    );
+}
+
+#[test]
+fn one_that_could_share_waits_for_the_one_that_computes() {
+    let held = Candidate {
+        hold: Hold::With(0),
+        ..waiting(40)
+    };
+    let plan_of = |first, budget| {
+        let limits = Limits {
+            tokens: Tokens::new(budget),
+            ..blocks(8)
+        };
+        plan(&[], &[first, held], limits).admit
+    };
+    assert_eq!(plan_of(waiting(40), 512), [share(0, 40)]);
+    // The first can't start, so the second need not wait for it.
+    let stuck = Candidate {
+        hold: Hold::Running,
+        ..waiting(40)
+    };
+    assert_eq!(plan_of(stuck, 512), [share(1, 40)]);
+}
+
+#[test]
+fn fifo_runs_one_and_static_a_batch_at_a_time() {
+    let plan_of = |scheduler, running: &[View]| {
+        let limits = Limits { scheduler, ..ROOMY };
+        let plan = plan(running, &[waiting(4), waiting(4)], limits);
+        plan.admit.len()
+    };
+    let one = [running(31, 30)];
+    for (scheduler, alone, beside) in [
+        (Scheduler::Fifo, 1, 0),
+        (Scheduler::Static, 2, 0),
+        (Scheduler::Continuous, 2, 2),
+    ] {
+        let counts = (plan_of(scheduler, &[]), plan_of(scheduler, &one));
+        assert_eq!(counts, (alone, beside), "{scheduler:?}");
+    }
+}
