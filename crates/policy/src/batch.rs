@@ -109,6 +109,23 @@ pub struct Limits {
     pub scheduler: Scheduler,
     /// Whether more may join the batch that runs, where batches run one at a time.
     pub joinable: bool,
+    /// Whether what a prefix cache could hold is computed apart from the rest, in steps of its own.
+    ///
+    /// A backend rounds a little differently with each length of a piece. Cut where a cache hit would
+    /// end, the pieces are the same with and without one, and so is the text.
+    pub tail_apart: bool,
+}
+
+/// The most that a sequence may compute in one piece.
+fn piece(known: Tokens, computed: Tokens, tail_apart: bool) -> Tokens {
+    let slots = KvBlocks::SLOTS.get();
+    let boundary = Tokens::new((known - Tokens::new(1)).get() / slots * slots);
+    let end = if tail_apart && computed < boundary {
+        boundary
+    } else {
+        known
+    };
+    end - computed
 }
 
 /// How many tokens one sequence computes.
@@ -153,6 +170,7 @@ pub fn plan(running: &[View], waiting: &[Candidate], limits: Limits) -> Plan {
         counts: vec![Tokens::ZERO; running.len()],
         budget: limits.tokens,
         chunk: limits.chunk,
+        tail_apart: limits.tail_apart,
         free: limits.blocks,
         plan: Plan::default(),
     };
@@ -182,6 +200,7 @@ struct Planner<'a> {
     counts: Vec<Tokens>,
     budget: Tokens,
     chunk: Tokens,
+    tail_apart: bool,
     free: KvBlocks,
     plan: Plan,
 }
@@ -221,7 +240,8 @@ impl Planner<'_> {
     fn room(&self, index: usize, view: &View) -> Tokens {
         let free = self.free - self.set_aside(index);
         let slots = (self.held[index] + free).slots() - view.computed;
-        view.missing().min(self.budget).min(self.chunk).min(slots)
+        let piece = piece(view.known, view.computed, self.tail_apart);
+        piece.min(self.budget).min(self.chunk).min(slots)
     }
 
     /// Blocks that are free and yet not for the sequence at `index`: others have them reserved.
@@ -297,8 +317,8 @@ impl Planner<'_> {
     }
 
     fn start(&mut self, index: usize, one: &Candidate) {
-        let missing = one.known - one.matched;
-        let count = missing.min(self.budget).min(self.chunk);
+        let piece = piece(one.known, one.matched, self.tail_apart);
+        let count = piece.min(self.budget).min(self.chunk);
         self.budget = self.budget - count;
         self.free -= one.idle + ((one.matched + count).blocks() - one.held);
         self.plan.admit.push(Share { index, count });

@@ -135,6 +135,7 @@ impl Engine {
             order: self.config.order,
             scheduler: self.config.scheduler,
             joinable: self.filling,
+            tail_apart: self.config.cache.prefixes > 0,
         };
         let plan = batch::plan(&running, &waiting, limits);
         for (candidate, sequence) in waiting.iter().zip(&mut self.waiting) {

@@ -10,6 +10,7 @@ const ROOMY: Limits = Limits {
     order: Order::DecodeFirst,
     scheduler: Scheduler::Continuous,
     joinable: false,
+    tail_apart: false,
 };
 
 fn running(known: u64, computed: u64) -> View {
@@ -288,4 +289,32 @@ fn fifo_runs_one_and_static_a_batch_at_a_time() {
         let counts = (plan_of(scheduler, &[]), plan_of(scheduler, &one));
         assert_eq!(counts, (alone, beside), "{scheduler:?}");
     }
+}
+
+#[test]
+fn a_prompt_is_cut_where_a_cache_hit_would_end() {
+    let limits = Limits {
+        tail_apart: true,
+        ..ROOMY
+    };
+    let first = |known: u64, matched: u64| {
+        let one = Candidate {
+            matched: Tokens::new(matched),
+            held: Tokens::new(matched).blocks(),
+            ..waiting(known)
+        };
+        plan(&[], &[one], limits).admit[0].count.get()
+    };
+    assert_eq!(
+        (first(40, 0), first(40, 32)),
+        (32, 8),
+        "both compute the last 8 by themselves"
+    );
+    assert_eq!(first(33, 0), 32, "one token is left to compute");
+    assert_eq!(
+        first(32, 0),
+        16,
+        "a hit leaves at least one, so it ends a block before"
+    );
+    assert_eq!(first(9, 0), 9, "there is no block to find");
 }

@@ -125,7 +125,9 @@ pub struct ScheduleConfig {
 impl Default for ScheduleConfig {
     fn default() -> Self {
         Self {
-            prefix_cache: true,
+            // With it, a sequence's KV lies where there was room, and llama.cpp rounds by where it
+            // lies: the same seed need not repeat its text, which clients count on more than on speed.
+            prefix_cache: false,
             scheduler: Scheduler::Continuous,
             order: Order::DecodeFirst,
             chunk_tokens: None,

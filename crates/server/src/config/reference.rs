@@ -237,8 +237,8 @@ const MODELS: &[Key] = &[
     key(
         "models[].prefix_cache",
         "on or off",
-        Is("on"),
-        "Whether requests of one tenant share the KV of what their prompts begin with alike.",
+        Is("off"),
+        "Whether requests of one tenant share the KV of what their prompts begin with alike. Faster, but a seed need no longer repeat its text.",
     ),
     key(
         "models[].queue.max_requests",

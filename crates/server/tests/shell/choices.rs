@@ -106,7 +106,7 @@ async fn log_probabilities_come_with_the_tokens_they_are_of() {
 #[tokio::test]
 async fn a_tenant_is_told_of_its_own_cached_tokens_only() {
     let config = "
-models: [{ name: m, engine: fake, fake: { step: 1ms, per_sequence: 0us } }]
+models: [{ name: m, engine: fake, prefix_cache: on, fake: { step: 1ms, per_sequence: 0us } }]
 tenants:
   - { name: a, keys: [{ env: A }] }
   - { name: b, keys: [{ env: B }] }

@@ -20,6 +20,7 @@ identity: { anonymous: allow }
 models:
   - name: m
     engine: fake
+    prefix_cache: on
     fake: { step: 1ms, per_sequence: 0us, prefill_tokens_per_second: 1000000 }
 ";
 
@@ -29,6 +30,7 @@ identity: { anonymous: allow }
 models:
   - name: m
     engine: fake
+    prefix_cache: on
     fake: { step: 0us, per_sequence: 0us, prefill_tokens_per_second: 1000000000 }
 ";
 
@@ -38,6 +40,7 @@ identity: { anonymous: allow }
 models:
   - name: m
     engine: fake
+    prefix_cache: on
     max_sequences: 1
     fake: { step: 1ms, per_sequence: 0us, prefill_tokens_per_second: 1000000 }
 ";
