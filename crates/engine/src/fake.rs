@@ -25,8 +25,10 @@ use crate::seed::mix;
 const END: i32 = 256;
 
 /// What the text is made of. With characters of every length, and none that begins like another.
+/// Each begins with a character of one token: else the first one of some answers would come tokens
+/// late, which is no delay of an engine's or of a schedule's.
 const WORDS: [&str; 8] = [
-    "toll ", "gate ", "lane ", "你好", "🙂 ", "é, ", "queue ", "fair\n",
+    "toll ", "gate ", "lane ", "-你好", "~🙂 ", "+é, ", "queue ", "fair\n",
 ];
 
 /// One in so many words is the end of the turn.
