@@ -111,8 +111,8 @@ pub struct Limits {
     pub joinable: bool,
     /// Whether what a prefix cache could hold is computed apart from the rest, in steps of its own.
     ///
-    /// A backend rounds a little differently with each length of a piece. Cut where a cache hit would
-    /// end, the pieces are the same with and without one, and so is the text.
+    /// A backend rounds a little differently with each length of a piece. Cut where a cache hit
+    /// would end, the pieces are the same with and without one.
     pub tail_apart: bool,
 }
 

@@ -126,7 +126,7 @@ impl Default for ScheduleConfig {
     fn default() -> Self {
         Self {
             // With it, a sequence's KV lies where there was room, and llama.cpp rounds by where it
-            // lies: the same seed need not repeat its text, which clients count on more than on speed.
+            // lies: a seed need not repeat its text, which clients count on more than on speed.
             prefix_cache: false,
             scheduler: Scheduler::Continuous,
             order: Order::DecodeFirst,

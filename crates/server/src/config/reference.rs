@@ -238,7 +238,8 @@ const MODELS: &[Key] = &[
         "models[].prefix_cache",
         "on or off",
         Is("off"),
-        "Whether requests of one tenant share the KV of what their prompts begin with alike. Faster, but a seed need no longer repeat its text.",
+        "Whether requests of one tenant share the KV of what their prompts begin with alike. \
+         Faster, but a seed need no longer repeat its text.",
     ),
     key(
         "models[].queue.max_requests",
