@@ -86,6 +86,8 @@ pub(crate) struct ServedModel {
     pub(crate) context: Tokens,
     /// How often a client that waits on a stream is sent a comment.
     pub(crate) keepalive: Micros,
+    /// Whether callers may hold answers to a grammar or a schema of their own.
+    pub(crate) grammars: bool,
 }
 
 impl std::fmt::Debug for ServedModel {

@@ -388,6 +388,12 @@ fn grammar(
     let Some(constraint) = constraint else {
         return Ok(None);
     };
+    let own = !matches!(constraint, Constraint::JsonObject);
+    if own && !served.grammars {
+        let how = "grammars and schemas are off for this model; use response_format json_object, \
+                   or ask its operator for `grammars: on`";
+        return Err(bad(constraint.param(), how));
+    }
     let grammar = match constraint {
         Constraint::Grammar(grammar) => {
             let checked = served.model.check_grammar(grammar);

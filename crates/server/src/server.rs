@@ -215,18 +215,26 @@ impl Server {
         {
             tracing::warn!("some clients did not take the end of their answers; they are cut off");
             self.closing.send_replace(Closing::Now);
-            self.desk.drained().await;
+            if tokio::time::timeout(CLOSING_TIME, self.desk.drained())
+                .await
+                .is_err()
+            {
+                tracing::error!("an engine does not stop; its requests end unrecorded");
+            }
         }
         self.close_connections().await;
         let (desk, count) = (Arc::clone(&self.desk), self.replicas);
         let stop = move || {
-            replicas::stop_all(&desk, count);
+            // First: what has been recorded is on disk, also where an engine does not stop.
             desk.books().ledger().close();
+            replicas::stop_all(&desk, count);
         };
-        if tokio::task::spawn_blocking(stop).await.is_err() {
-            tracing::error!("stopping the engines panicked");
+        // An engine that is stuck inside a step hears nothing; the process ends over its head.
+        match tokio::time::timeout(CLOSING_TIME, tokio::task::spawn_blocking(stop)).await {
+            Ok(Ok(())) => tracing::info!("drained"),
+            Ok(Err(_)) => tracing::error!("stopping the engines panicked"),
+            Err(_) => tracing::error!("an engine did not stop in time"),
         }
-        tracing::info!("drained");
     }
 
     /// Lets connections end by themselves, for a while.
@@ -342,6 +350,7 @@ fn app(config: &Config, blueprints: &[Blueprint], desk: Arc<Desk>) -> App {
             model: blueprint.model(),
             context: blueprint.context(),
             keepalive: model.keepalive,
+            grammars: model.grammars,
         });
     }
     App {

@@ -94,6 +94,8 @@ pub struct ModelConfig {
     pub max_stream: Micros,
     /// How often a client that waits for a token is sent a sign of life, 100 ms to 10 min.
     pub keepalive: Micros,
+    /// Whether callers may hold answers to a grammar or a schema of their own.
+    pub grammars: bool,
     /// The engines that serve it, 1 to 16, all alike but for whom they serve.
     pub replicas: Vec<ReplicaConfig>,
     /// What each of them may hold.
@@ -242,6 +244,9 @@ impl ModelConfig {
             queue: QueueConfig::default(),
             max_stream: Micros::from_secs(600),
             keepalive: Micros::from_secs(15),
+            // llama.cpp follows a grammar by every way that it could go on, so a short one with
+            // many ways holds the engine, and with it every other request, as long as it likes.
+            grammars: false,
             replicas: vec![ReplicaConfig::default()],
             window: Bounds::default(),
             target: Target::default(),
@@ -310,6 +315,11 @@ impl ModelConfig {
                     value.duration(span(1_000, 86_400_000))
                 })
                 .unwrap_or(default.max_stream),
+            grammars: fields
+                .optional("grammars", |value| {
+                    value.choice(&[("on", true), ("off", false)])
+                })
+                .unwrap_or(default.grammars),
             keepalive: fields
                 .optional("stream", |value| keepalive(&value))
                 .unwrap_or(default.keepalive),

@@ -266,6 +266,13 @@ const MODELS: &[Key] = &[
         "How often a client that waits for a token is sent a comment.",
     ),
     key(
+        "models[].grammars",
+        "on or off",
+        Is("off"),
+        "Whether callers may hold answers to a `grammar` or `json_schema` of their own. A hostile \
+         one can hold up the engine for everybody: for callers who are trusted only.",
+    ),
+    key(
         "models[].replicas",
         "list of 1 to 16",
         Is("[{}]"),
