@@ -5,6 +5,7 @@ use std::net::IpAddr;
 
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName};
 use tollgate_policy::ids::TenantId;
+use tollgate_policy::tenant::TenantTable;
 
 use crate::config::{self, Anonymous, KeyHash};
 use crate::desk::Desk;
@@ -51,9 +52,14 @@ impl Identity {
                 return Err(Unknown);
             }
         }
-        if let Some(name) = headers.get(TENANT)
+        let mut names = headers.get_all(TENANT).iter();
+        if let Some(name) = names.next()
             && self.rules.trusts(peer)
         {
+            // Two of them come of a proxy that adds to what a client sent: neither can be believed.
+            if names.next().is_some() {
+                return Err(Unknown);
+            }
             let name = name.to_str().map_err(|_| Unknown)?;
             return if is_name(name) {
                 Ok(desk.tenant_named_by_header(name))
@@ -86,7 +92,8 @@ fn key(headers: &HeaderMap) -> Option<&[u8]> {
 
 fn is_name(name: &str) -> bool {
     let plain = |byte: u8| byte.is_ascii_alphanumeric() || b"._-".contains(&byte);
-    !name.is_empty() && name.len() <= NAME_MAX && name.bytes().all(plain)
+    let known = !name.is_empty() && name.len() <= NAME_MAX && name != TenantTable::OVERFLOW;
+    known && name.bytes().all(plain)
 }
 
 #[cfg(test)]

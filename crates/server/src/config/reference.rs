@@ -122,7 +122,7 @@ const PROCESS: &[Key] = &[
         "server.read_timeout",
         "duration, 1s..=10m",
         Is("30s"),
-        "How long a request may take to arrive.",
+        "How long a request's body may take to arrive; its head has 30 s.",
     ),
     key(
         "metrics.expose",
@@ -245,7 +245,8 @@ const MODELS: &[Key] = &[
         "models[].queue.max_requests",
         "number, 1..=1000000",
         Is("1000"),
-        "Requests that may wait; one more gets 503.",
+        "Requests that may wait. Under a fair policy one tenant may fill its share of it, half \
+         when it is alone; what is over gets 503.",
     ),
     key(
         "models[].queue.max_wait",
