@@ -44,6 +44,7 @@ models:
     aliases: [{alias}]
     engine: embedded
     path: {model_file}
+    threads: 1
 tenants:
   - name: quiet
     keys: [{{ env: QUIET_KEY }}]
