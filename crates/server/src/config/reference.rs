@@ -335,7 +335,7 @@ const MODELS: &[Key] = &[
     ),
     key(
         "models[].replicas[].url",
-        "`http://HOST:PORT`, `https://HOST` or `unix:/PATH`",
+        "`http://HOST:PORT` or `https://HOST` or `unix:/PATH`",
         Means("refused for engines in other processes"),
         "Where the engine listens, with or without `/v1` at its end.",
     ),
