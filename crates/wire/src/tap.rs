@@ -343,7 +343,7 @@ impl Tap {
             let known = self.facts.usage.unwrap_or_default();
             self.facts.usage = Some(usage.most(known));
         }
-        self.shape = chunk.shape(data, event).or(self.shape.take());
+        self.shape = chunk.shape(data, event).or_else(|| self.shape.take());
         match (chunk.usage, chunk.choices, self.usage) {
             (Some(_), chunk::Choices::None, StreamUsage::Omitted) => Verdict::Drop,
             (Some(_), chunk::Choices::Absent, StreamUsage::Omitted) => Verdict::Drop,

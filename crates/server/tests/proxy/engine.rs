@@ -129,12 +129,6 @@ impl Wire {
         soon("the gateway closes its connection", closing).await;
     }
 
-    /// Closes the connection with a reset.
-    pub(crate) fn reset(self) {
-        let socket = self.socket.into_std().unwrap();
-        socket2_linger(&socket);
-    }
-
     async fn request(&mut self) -> Option<Seen> {
         let end = loop {
             if let Some(at) = self.unread.windows(4).position(|at| at == b"\r\n\r\n") {
@@ -161,12 +155,6 @@ impl Wire {
         let read = self.socket.read_buf(&mut self.unread).await;
         read.is_ok_and(|count| count > 0).then_some(())
     }
-}
-
-/// Has the system send a reset when this socket is closed, and closes it.
-fn socket2_linger(socket: &std::net::TcpStream) {
-    // A socket that is closed with bytes unread is reset; the gateway's next request is never read.
-    let _ = socket.shutdown(std::net::Shutdown::Read);
 }
 
 /// What happened at an engine.
