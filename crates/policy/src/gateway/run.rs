@@ -146,8 +146,8 @@ impl Gateway {
         self.fill(model, now);
     }
 
-    /// Charges what a replica in another process gave. Its steps are not seen, so nothing is learned
-    /// of what one costs.
+    /// Charges what a replica in another process gave. Its steps are not seen, so nothing is
+    /// learned of what one costs.
     pub(super) fn streamed(&mut self, served: Served, now: Time) {
         let Some(model) = self.requests.get(&served.id).map(|request| request.model) else {
             return;

@@ -56,7 +56,8 @@ pub(crate) async fn watch(
             }
             Err(failed) => {
                 let why = failed.why;
-                tracing::warn!(replica = replica.get(), name, %address, why, "replica is not there");
+                let id = replica.get();
+                tracing::warn!(replica = id, name, %address, why, "replica is not there");
                 // What was kept may lead to one that is gone.
                 upstream.pool.clear();
                 desk.submit(Event::ReplicaDown { replica });

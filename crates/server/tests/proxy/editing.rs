@@ -27,7 +27,8 @@ const PLAIN: &str = "upstream: { model: qwen, cache_salt: off }";
 async fn an_alias_becomes_the_name_there_and_no_other_byte_changes() {
     let engine = engine().await;
     let rig = engine.rig(PLAIN).await;
-    let body = "{ \"model\" : \"fast\",\n \"messages\":[{\"role\":\"user\",\"content\":\"h\\u0069\"}],\
+    let body = "{ \"model\" : \"fast\",\n \"messages\":[{\"role\":\"user\",\
+        \"content\":\"h\\u0069\"}],\
         \"chat_template_kwargs\":{\"enable_thinking\":false},\"top_k\":20,\"min_p\":0.0500,\
         \"seed\":12345678901234567890,\"store\":true,\"x_unknown\":[1,  2] }";
     let answer = rig.send(&chat(body)).await;
@@ -162,8 +163,8 @@ async fn a_prompt_of_a_megabyte_arrives_whole() {
 async fn two_tenants(engine: &Engine, keys: &str, limits: &str) -> Rig {
     let models = config(&[engine.address], "vllm", keys);
     Rig::start(&format!(
-        "{models}tenants:\n  - {{ name: a, keys: [{{ env: A }}], {limits} }}\n  - {{ name: b, keys: \
-         [{{ env: B }}], {limits} }}\n"
+        "{models}tenants:\n  - {{ name: a, keys: [{{ env: A }}], {limits} }}\n  - {{ name: b, \
+         keys: [{{ env: B }}], {limits} }}\n"
     ))
     .await
 }

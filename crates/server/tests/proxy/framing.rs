@@ -139,8 +139,9 @@ async fn data_on_several_lines_and_a_byte_order_mark_go_through() {
 
 #[tokio::test]
 async fn members_that_nobody_knows_go_through() {
-    let strange = "data: {\"id\":\"c1\",\"service_tier\":\"x\",\"system_fingerprint\":\"f\",\"x_vendor\":[1.50],\
-        \"choices\":[{\"index\":0,\"delta\":{\"reasoning_content\":\"r\",\"reasoning_items\":[{\"a\":1}],\
+    let strange = "data: {\"id\":\"c1\",\"service_tier\":\"x\",\"system_fingerprint\":\"f\",\
+        \"x_vendor\":[1.50],\"choices\":[{\"index\":0,\"delta\":{\
+        \"reasoning_content\":\"r\",\"reasoning_items\":[{\"a\":1}],\
         \"refusal\":null,\"annotations\":[]}}]}\n\n";
     assert_eq!(
         of(&[strange, FIN, DONE]).await,

@@ -90,7 +90,8 @@ async fn an_answer_says_who_made_it_and_nothing_of_the_engines_own() {
 async fn a_body_with_two_lengths_smuggles_nothing_to_the_engine() {
     let engine = engine().await;
     let rig = engine.rig("").await;
-    let inner = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-tenant-id: other\r\ncontent-length: 0\r\n\r\n";
+    let inner = "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\nx-tenant-id: other\r\n\
+        content-length: 0\r\n\r\n";
     let heads = [
         "content-length: 5\r\ntransfer-encoding: chunked\r\n",
         "content-length: 5\r\ncontent-length: 6\r\n",
@@ -99,7 +100,8 @@ async fn a_body_with_two_lengths_smuggles_nothing_to_the_engine() {
     for head in heads {
         let mut client = Connection::open(rig.address()).await;
         let request = format!(
-            "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: application/json\r\n{head}\r\n0\r\n\r\n{inner}"
+            "POST /v1/chat/completions HTTP/1.1\r\nhost: x\r\ncontent-type: \
+             application/json\r\n{head}\r\n0\r\n\r\n{inner}"
         );
         client.send(request.as_bytes()).await;
         while let Some(answer) = client.try_answer().await {

@@ -53,8 +53,9 @@ async fn usage_is_asked_for_and_shown_to_nobody_who_did_not_ask() {
 
 #[tokio::test]
 async fn usage_counts_wherever_it_stands() {
-    let beside = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}],\"usage\":\
-        {\"prompt_tokens\":287,\"completion_tokens\":8,\"prompt_tokens_details\":{\"cached_tokens\":256}}}\n\n";
+    let beside = "data: {\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}],\
+        \"usage\":{\"prompt_tokens\":287,\"completion_tokens\":8,\
+        \"prompt_tokens_details\":{\"cached_tokens\":256}}}\n\n";
     let (told, row) = charged(&[&delta("a"), beside, DONE], asking()).await;
     assert_eq!((usages(&told).len(), tokens(&row)), (1, (287, 8, 256)));
     let early = [&delta("a"), &usage(5, 1), FIN, DONE];

@@ -7,6 +7,14 @@ use crate::support::chat::say;
 use crate::support::http::Connection;
 use crate::support::wait::secs;
 
+/// What vLLM says when so many wait and so many run.
+fn busy(waiting: u32, running: u32) -> String {
+    format!(
+        "vllm:num_requests_waiting{{engine=\"0\"}} {waiting}.0\n\
+         vllm:num_requests_running{{engine=\"0\"}} {running}.0\n"
+    )
+}
+
 #[tokio::test]
 async fn an_engine_with_a_queue_is_given_less_and_the_rest_waits_here() {
     let (go, gone) = tokio::sync::watch::channel(false);
@@ -29,12 +37,12 @@ async fn an_engine_with_a_queue_is_given_less_and_the_rest_waits_here() {
         clients.push(client);
         engine.until_seen(n).await;
     }
-    engine.says_of_itself("vllm:num_requests_waiting{engine=\"0\"} 5.0\nvllm:num_requests_running{engine=\"0\"} 3.0\n");
+    engine.says_of_itself(&busy(5, 3));
     rig.until(secs(60), "the window is three", |scrape| {
         scrape.sum("tollgate_window_sequences_limit", &[]) == 3.0
     })
     .await;
-    engine.says_of_itself("vllm:num_requests_waiting{engine=\"0\"} 0.0\nvllm:num_requests_running{engine=\"0\"} 8.0\n");
+    engine.says_of_itself(&busy(0, 8));
     rig.until(secs(60), "the window has grown again", |scrape| {
         scrape.sum("tollgate_window_sequences_limit", &[]) == 8.0
     })
@@ -50,7 +58,8 @@ async fn an_engine_with_a_queue_is_given_less_and_the_rest_waits_here() {
 async fn what_an_engine_can_hold_is_what_it_says() {
     let engine = Engine::saying(whole("hi", 1, 1)).await;
     engine.says_of_itself(
-        "vllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.5\nvllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000\"} 1.0\n",
+        "vllm:num_requests_waiting 0\nvllm:kv_cache_usage_perc 0.5\n\
+         vllm:cache_config_info{block_size=\"16\",num_gpu_blocks=\"1000\"} 1.0\n",
     );
     let rig = engine.rig("").await;
     rig.until(secs(60), "its KV is known", |scrape| {
