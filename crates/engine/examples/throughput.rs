@@ -173,6 +173,7 @@ impl Bench {
             id,
             tenant: TenantId::new(0),
             served: Service::ZERO,
+            paced: false,
             prompts: vec![ask.prompt.clone()],
             choices: 1,
             max_output: Tokens::new(ask.output),
