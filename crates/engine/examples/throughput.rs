@@ -36,6 +36,7 @@ const LIMITS: Config = Config {
     blocks: 32 * 40,
     step_tokens: Tokens::new(512),
     chunk: Tokens::new(512),
+    paced: true,
     order: Order::DecodeFirst,
     scheduler: Scheduler::Continuous,
     reservation: Reservation::Paged,

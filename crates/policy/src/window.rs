@@ -262,8 +262,8 @@ impl Window {
             return Ok(());
         }
         let bearable = self.prefill_max(prefill);
-        // Beside others, a tenant below its share is not made to wait for what others have in prefill, up to as
-        // much again: its own is what it waits for.
+        // Beside others, a tenant below its share is not made to wait for what they have in
+        // prefill, up to as much again: its own is what it waits for.
         let times = if ask.beside_others { 2 } else { 1 };
         let bearable = bearable.map(|most| Tokens::new(most.get().saturating_mul(times)));
         let in_flight = self.held.prefill;

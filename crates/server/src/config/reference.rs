@@ -226,8 +226,8 @@ const MODELS: &[Key] = &[
         "models[].prefill_pacing",
         "on or off",
         Is("on"),
-        "While several tenants are active, computes the prompts of those that have their share no faster than \
-         prompts come, a part in each step: no step is much longer than the others, and no first token waits for it.",
+        "While several tenants are active, computes the prompts of those that have their share \
+         no faster than prompts come, a part in each step: no first token waits for a long step.",
     ),
     key(
         "models[].order",
