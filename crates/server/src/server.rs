@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore, watch};
+use tokio_rustls::TlsConnector;
 use tollgate_engine::fake::Faults;
 use tollgate_engine::llama::LoadError;
 use tollgate_policy::gateway::{self, Event};
@@ -20,7 +21,9 @@ use crate::admin;
 use crate::app::{App, Bounds, Callers, EngineModel, Made, ServedModel};
 use crate::books::Books;
 use crate::clock::Clock;
-use crate::config::{Config, EngineConfig, Fairness, ModelConfig, RemoteConfig, ReplicaConfig};
+use crate::config::{
+    Address, Config, EngineConfig, Fairness, ModelConfig, RemoteConfig, ReplicaConfig,
+};
 use crate::desk::Desk;
 use crate::ledger::{Ledger, LedgerError};
 use crate::listen::{Closing, Door, accept};
@@ -32,7 +35,7 @@ use crate::routes::router;
 use crate::salt;
 use crate::spawn::Tasks;
 use crate::upstream::pool::Pool;
-use crate::upstream::{RemoteModel, Upstream, probe};
+use crate::upstream::{RemoteModel, Upstream, io, probe};
 
 /// How long after the drain's bound a client may take to accept the last of what it is told.
 const GOODBYE: Duration = Duration::from_millis(500);
@@ -93,6 +96,14 @@ pub enum StartError {
     Nothing {
         /// Its configured name.
         model: String,
+    },
+    /// There is nobody to trust.
+    #[error("model {model}: upstream.ca: {source}; name a PEM file with certificates")]
+    Trust {
+        /// Its configured name.
+        model: String,
+        /// What is wrong.
+        source: std::io::Error,
     },
     /// What keeps tenants' prefixes apart can't be kept.
     #[error("can't keep the secret of cache salts in {path}: {source}; make data_dir writable")]
@@ -338,7 +349,7 @@ fn load(
         let ids = first..;
         first += u32::try_from(config.replicas.len()).unwrap_or(u32::MAX);
         if let EngineConfig::Remote(remote) = &config.engine {
-            return Ok(plan_remote(config, remote, ids, salt_key));
+            return plan_remote(config, remote, ids, salt_key);
         }
         let loaded = Blueprint::load(config, faults).map_err(|source| StartError::Model {
             model: config.name.clone(),
@@ -357,7 +368,8 @@ fn plan_remote(
     remote: &RemoteConfig,
     ids: impl Iterator<Item = u32>,
     salt_key: [u8; 32],
-) -> Plan {
+) -> Result<Plan, StartError> {
+    let tls = remote_tls(config, remote)?;
     let addresses = config
         .replicas
         .iter()
@@ -365,7 +377,7 @@ fn plan_remote(
     let upstream = |(address, id)| {
         Arc::new(Upstream {
             id: ReplicaId::new(id),
-            pool: Pool::new(address, remote.connect),
+            pool: Pool::new(address, remote.connect, tls.clone()),
             start: Notify::new(),
         })
     };
@@ -376,7 +388,26 @@ fn plan_remote(
         sequences: config.max_sequences,
         kv: config.kv_tokens.map(Tokens::blocks),
     };
-    Plan::Remote(Arc::new(model), limits)
+    Ok(Plan::Remote(Arc::new(model), limits))
+}
+
+/// Whom the model's engines are believed to be, where one of them is reached by TLS.
+fn remote_tls(
+    config: &ModelConfig,
+    remote: &RemoteConfig,
+) -> Result<Option<TlsConnector>, StartError> {
+    let mut urls = config
+        .replicas
+        .iter()
+        .filter_map(|replica| replica.url.as_ref());
+    if !urls.any(Address::is_tls) {
+        return Ok(None);
+    }
+    let trusted = io::trust(remote.ca.as_deref());
+    trusted.map(Some).map_err(|source| StartError::Trust {
+        model: config.name.clone(),
+        source,
+    })
 }
 
 fn policy_config(config: &Config, plans: &[Plan], clock: &Clock) -> gateway::Config {

@@ -321,6 +321,12 @@ const MODELS: &[Key] = &[
          run with `--scheduling-policy priority`. Only for `vllm` and `sglang`.",
     ),
     key(
+        "models[].upstream.ca",
+        "path",
+        Means("this computer's own"),
+        "A PEM file of certificates to trust beside this computer's own, for engines behind `https`.",
+    ),
+    key(
         "models[].upstream.max_event",
         "size, 64KiB..=256MiB",
         Is("8MiB"),
