@@ -17,6 +17,7 @@ mod endings;
 mod framing;
 mod headers;
 mod pooling;
+mod reaching;
 mod timeouts;
 mod usage;
 mod windows;
