@@ -202,3 +202,66 @@ async fn what_was_reserved_and_not_used_comes_back_for_streams_as_for_others() {
     let left = answer.head.number("x-ratelimit-remaining-tokens");
     assert!(left >= 10_000 - 21 * 20 - 100, "{left}");
 }
+
+/// A gateway whose callers have these limits, before an engine that answers anything.
+async fn limited(limits: &str) -> (Engine, crate::support::rig::Rig) {
+    let engine = Engine::start(|_, mut wire| async move {
+        wire.send(whole("a", 12, 8)).await;
+        Some(wire)
+    })
+    .await;
+    let yaml = crate::engine::config(&[engine.address], "vllm", "upstream: { model: qwen }");
+    let yaml = format!(
+        "{yaml}tenants: [{{ name: anonymous, class: standard, limits: {{ {limits} }} }}]\n"
+    );
+    let rig = crate::support::rig::Rig::start(&yaml).await;
+    (engine, rig)
+}
+
+#[tokio::test]
+async fn a_picture_is_reckoned_by_its_kind_and_not_by_its_bytes() {
+    let picture = |data: &str| json!({"type": "image_url", "image_url": {"url": data}});
+    let with_pictures = |parts: Vec<Value>| {
+        say(json!({"max_tokens": 9, "messages": [{"role": "user", "content": parts}]}))
+    };
+    let (engine, rig) = limited("tpm: 50000").await;
+    let large = format!("data:image/png;base64,{}", "A".repeat(2 << 20));
+    let answer = rig.send(&with_pictures(vec![picture(&large)])).await;
+    assert_eq!(answer.status(), 200, "{}", answer.text());
+    assert_eq!(engine.seen().len(), 1);
+    let (engine, rig) = limited("tpm: 2000").await;
+    let many = vec![picture("https://example.com/1x1.png"); 40];
+    assert_eq!(rig.send(&with_pictures(many)).await.status(), 429);
+    assert!(engine.seen().is_empty());
+}
+
+#[tokio::test]
+async fn a_huge_prompt_is_not_free_because_its_answer_is_short() {
+    let (engine, rig) = limited("tpm: 1000").await;
+    let prompt = "word ".repeat(5_000);
+    let messages = json!([{"role": "user", "content": prompt}]);
+    let answer = rig
+        .send(&say(json!({"max_tokens": 1, "messages": messages})))
+        .await;
+    assert_eq!(answer.status(), 429);
+    assert!(engine.seen().is_empty());
+}
+
+#[tokio::test]
+async fn requests_that_fail_leave_their_tenants_place_free() {
+    let (engine, rig) = limited("concurrency: 1").await;
+    for body in [
+        "{",
+        r#"{"model":"nope","messages":[]}"#,
+        r#"{"model":"m","messages":7}"#,
+    ] {
+        let answer = rig.send(&Request::post("/v1/chat/completions", body)).await;
+        assert!((400..405).contains(&answer.status()));
+        rig.until_idle(secs(60)).await;
+    }
+    assert_eq!(
+        rig.send(&say(json!({"max_tokens": null}))).await.status(),
+        200
+    );
+    assert_eq!(engine.seen().len(), 1);
+}
