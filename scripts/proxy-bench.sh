@@ -45,7 +45,7 @@ models:
 tenants:
   - name: bench
     keys: [{ env: BENCH_KEY }]
-    limits: { rpm: 1000000000, tpm: 1000000000000, concurrency: 100000 }
+    limits: { rpm: 1000000, burst: 1000000, tpm: 10000000000, concurrency: 10000 }
 CFG
 BENCH_KEY=sk-bench "$tollgate" serve --config "$work/tollgate.yaml" > "$work/tollgate.log" 2>&1 &
 pids+=($!); tollgate_pid=$!
