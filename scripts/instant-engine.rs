@@ -58,20 +58,24 @@ fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
 fn whole() -> Vec<u8> {
     let text = "word ".repeat(32);
     let body = format!(
-        "{{\"id\":\"c1\",\"object\":\"chat.completion\",\"created\":7,\"model\":\"stub\",\"choices\":[{{\
-         \"index\":0,\"message\":{{\"role\":\"assistant\",\"content\":\"{text}\"}},\"finish_reason\":\
-         \"stop\"}}],\"usage\":{{\"prompt_tokens\":9,\"completion_tokens\":32,\"total_tokens\":41}}}}"
+        "{{\"id\":\"c1\",\"object\":\"chat.completion\",\"created\":7,\"model\":\"stub\",\
+         \"choices\":[{{\"index\":0,\"message\":{{\"role\":\"assistant\",\"content\":\"{text}\"}},\
+         \"finish_reason\":\"stop\"}}],\"usage\":{{\"prompt_tokens\":9,\"completion_tokens\":32,\
+         \"total_tokens\":41}}}}"
     );
     let length = body.len();
     format!(
-        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n\
+         {body}"
     )
     .into_bytes()
 }
 
 fn events() -> Vec<u8> {
-    let start = "{\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":7,\"model\":\"stub\",";
-    let mut out = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
+    let start = "{\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":7,\
+        \"model\":\"stub\",";
+    let mut out = "HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\n\
+        transfer-encoding: chunked\r\n\r\n"
         .to_owned();
     let mut event = |data: &str| {
         let event = format!("data: {data}\n\n");
@@ -79,14 +83,16 @@ fn events() -> Vec<u8> {
     };
     for n in 0..32 {
         event(&format!(
-            "{start}\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"word{n} \"}},\"finish_reason\":null}}]}}"
+            "{start}\"choices\":[{{\"index\":0,\"delta\":{{\"content\":\"word{n} \"}},\
+             \"finish_reason\":null}}]}}"
         ));
     }
     event(&format!(
         "{start}\"choices\":[{{\"index\":0,\"delta\":{{}},\"finish_reason\":\"stop\"}}]}}"
     ));
     event(&format!(
-        "{start}\"choices\":[],\"usage\":{{\"prompt_tokens\":9,\"completion_tokens\":32,\"total_tokens\":41}}}}"
+        "{start}\"choices\":[],\"usage\":{{\"prompt_tokens\":9,\"completion_tokens\":32,\
+         \"total_tokens\":41}}}}"
     ));
     event("[DONE]");
     out.push_str("0\r\n\r\n");

@@ -1,5 +1,5 @@
-//! Whatever an engine sends and however it is cut: the tap reads it alike, lets nothing through that
-//! did not come, and never panics.
+//! Whatever an engine sends and however it is cut: the tap reads it alike, lets nothing through
+//! that did not come, and never panics.
 
 #![no_main]
 

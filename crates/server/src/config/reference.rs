@@ -324,7 +324,8 @@ const MODELS: &[Key] = &[
         "models[].upstream.ca",
         "path",
         Means("this computer's own"),
-        "A PEM file of certificates to trust beside this computer's own, for engines behind `https`.",
+        "A PEM file of certificates to trust beside this computer's own, for engines behind \
+         `https`.",
     ),
     key(
         "models[].upstream.max_event",
