@@ -1,6 +1,7 @@
 //! The `tollgate` binary: reads the command line, and leaves the rest to the crates below it.
 
 mod banner;
+mod bench;
 mod check;
 mod logging;
 mod model_file;
@@ -27,6 +28,7 @@ Examples:
   tollgate serve --model my-model.gguf      another model
   tollgate serve --config tollgate.yaml     models, tenants, keys and limits from a file
   tollgate check --config tollgate.yaml     every mistake in the file, with its line
+  tollgate bench flood                      what a quiet tenant gets beside one that floods
 
 Then point any OpenAI client at http://127.0.0.1:8080/v1";
 
@@ -49,6 +51,14 @@ enum Verb {
         /// The file to check.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
+    },
+    /// Load any OpenAI endpoint honestly, and compare what comes of it.
+    ///
+    /// All of them exit 2 where there is no result to trust: an endpoint that is down, a mistake in
+    /// a file, a run that was not what it should have been.
+    Bench {
+        #[command(subcommand)]
+        verb: Box<bench::BenchVerb>,
     },
 }
 
@@ -82,5 +92,6 @@ fn main() -> ExitCode {
     match cli.verb {
         Verb::Serve(args) => serve::serve(args),
         Verb::Check { config } => check::check(&config),
+        Verb::Bench { verb } => bench::bench(&verb),
     }
 }

@@ -19,6 +19,10 @@ pub(crate) enum Purpose {
     Output,
     /// Where inside its tick a traced request stood.
     Tick,
+    /// What prompts begin with alike.
+    Prefix,
+    /// What follows in a session.
+    Turns,
 }
 
 impl Purpose {
@@ -29,16 +33,22 @@ impl Purpose {
             Self::Prompt => 3,
             Self::Output => 4,
             Self::Tick => 5,
+            Self::Prefix => 6,
+            Self::Turns => 7,
         }
     }
 }
 
 /// The stream of `tenant` for `purpose` in the run with this seed.
 pub(crate) fn stream(seed: u64, purpose: Purpose, tenant: &str) -> Pcg64 {
-    let named = tenant.bytes().fold(mix(seed), |state, byte| {
+    Pcg64::seed_from_u64(mix(named(seed, tenant) ^ mix(purpose.number())))
+}
+
+/// A number for this name.
+pub(crate) fn named(seed: u64, name: &str) -> u64 {
+    name.bytes().fold(mix(seed), |state, byte| {
         mix(state ^ u64::from(byte).wrapping_add(1))
-    });
-    Pcg64::seed_from_u64(mix(named ^ mix(purpose.number())))
+    })
 }
 
 /// A number in `[0, 1)`, of the 53 bits that a float can tell apart.
