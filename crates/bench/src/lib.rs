@@ -17,7 +17,9 @@ mod reply;
 mod report;
 mod rows;
 mod run;
+mod slo;
 mod spec;
+pub mod study;
 mod summary;
 mod table;
 
@@ -26,6 +28,7 @@ pub use plot::{Frontier, Point, Series};
 pub use report::{Header, Report};
 pub use rows::{Ending, Failure, Row};
 pub use run::{BenchError, Progress, run};
+pub use slo::Slo;
 pub use spec::{
     Endpoint, EndpointError, Identity, Key, Reply, Source, Spec, TenantSpec, Timing, Tokenizer,
 };

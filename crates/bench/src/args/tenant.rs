@@ -81,7 +81,7 @@ fn number(text: &str) -> Result<f64, String> {
 }
 
 /// Reads `500ms`, `40s` or `2m`, up to a day.
-pub(super) fn span(text: &str) -> Result<Micros, String> {
+pub(crate) fn span(text: &str) -> Result<Micros, String> {
     let digits = text.trim_end_matches(|symbol: char| symbol.is_ascii_alphabetic());
     let unit = text.strip_prefix(digits).unwrap_or_default();
     let scale = match unit {
