@@ -19,6 +19,8 @@ pub(crate) enum Purpose {
     Output,
     /// Where inside its tick a traced request stood.
     Tick,
+    /// In which order gaps come.
+    Shuffle,
 }
 
 impl Purpose {
@@ -29,6 +31,7 @@ impl Purpose {
             Self::Prompt => 3,
             Self::Output => 4,
             Self::Tick => 5,
+            Self::Shuffle => 8,
         }
     }
 }
