@@ -21,6 +21,10 @@ pub(crate) enum Purpose {
     Tick,
     /// In which order gaps come.
     Shuffle,
+    /// What prompts begin with alike.
+    Prefix,
+    /// What follows in a session.
+    Turns,
 }
 
 impl Purpose {
@@ -32,16 +36,22 @@ impl Purpose {
             Self::Output => 4,
             Self::Tick => 5,
             Self::Shuffle => 8,
+            Self::Prefix => 6,
+            Self::Turns => 7,
         }
     }
 }
 
 /// The stream of `tenant` for `purpose` in the run with this seed.
 pub(crate) fn stream(seed: u64, purpose: Purpose, tenant: &str) -> Pcg64 {
-    let named = tenant.bytes().fold(mix(seed), |state, byte| {
+    Pcg64::seed_from_u64(mix(named(seed, tenant) ^ mix(purpose.number())))
+}
+
+/// A number for this name.
+pub(crate) fn named(seed: u64, name: &str) -> u64 {
+    name.bytes().fold(mix(seed), |state, byte| {
         mix(state ^ u64::from(byte).wrapping_add(1))
-    });
-    Pcg64::seed_from_u64(mix(named ^ mix(purpose.number())))
+    })
 }
 
 /// A number in `[0, 1)`, of the 53 bits that a float can tell apart.

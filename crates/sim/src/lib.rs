@@ -6,6 +6,7 @@
 
 mod arrivals;
 mod chance;
+pub mod emulated;
 pub mod fairness;
 pub mod known;
 mod lengths;

@@ -68,12 +68,8 @@ pub fn poisson_of(portrait: &Portrait, seed: u64) -> Result<Workload, WorkloadEr
 }
 
 fn load(name: String, arrivals: Arrivals, fitted: &Fitted) -> TenantLoad {
-    TenantLoad {
-        name,
-        arrivals,
-        prompt: Lengths::Quantiles(fitted.prompt),
-        output: Lengths::Quantiles(fitted.output),
-    }
+    let prompt = Lengths::Quantiles(fitted.prompt);
+    TenantLoad::new(name, arrivals, prompt, Lengths::Quantiles(fitted.output))
 }
 
 /// How the rate moves, whatever it is on average.

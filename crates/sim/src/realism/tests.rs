@@ -139,17 +139,14 @@ fn tenants_of_equal_size_are_not_those_of_the_trace() {
 #[test]
 fn lengths_of_another_shape_are_caught() {
     let wanted = committed(TraceName::AzureConversations).unwrap();
-    let constant = TenantLoad {
-        name: "t00".to_owned(),
-        arrivals: Arrivals::LogAr {
-            rate: 5.53,
-            rho: 0.94,
-            sigma: 0.22,
-            bin_s: 10.0,
-        },
-        prompt: Lengths::Constant(1_020),
-        output: Lengths::Constant(129),
+    let arrivals = Arrivals::LogAr {
+        rate: 5.53,
+        rho: 0.94,
+        sigma: 0.22,
+        bin_s: 10.0,
     };
+    let (prompt, output) = (Lengths::Constant(1_020), Lengths::Constant(129));
+    let constant = TenantLoad::new("t00", arrivals, prompt, output);
     let until = Time::START + Micros::from_secs(3_600);
     let workload = Workload::drawn(vec![constant], until, 1).unwrap();
     let arrivals: Vec<Arrival> = workload.arrivals().collect();
