@@ -3,6 +3,7 @@
 //! A line becomes a [`Spec`] or a message that says what to write instead. Secrets come from the
 //! environment, so that the command line can stand in the record of a run.
 
+mod ladder;
 mod realism;
 mod report;
 mod tenant;
@@ -17,6 +18,7 @@ use tollgate_sim::workload::TenantLoad;
 use crate::flood::Scenario;
 use crate::spec::{Endpoint, Identity, Key, Reply, Source, Spec, TenantSpec, Timing, Tokenizer};
 
+pub use ladder::{EngineArgs, LadderArgs};
 pub use realism::{Realism, RealismArgs, RealismArgsError};
 pub use report::ReportArgs;
 pub use tenant::TenantArgError;

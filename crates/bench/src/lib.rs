@@ -5,14 +5,15 @@
 //! What the numbers should be is not decided here.
 
 pub mod args;
-mod prompts;
 mod clock;
 mod connections;
 mod exchange;
 pub mod flood;
+pub mod ladder;
 mod machine;
 mod pace;
 mod plot;
+mod prompts;
 mod reply;
 mod report;
 mod rows;

@@ -1,6 +1,7 @@
 //! The `tollgate` binary: reads the command line, and leaves the rest to the crates below it.
 
 mod banner;
+mod bench;
 mod check;
 mod logging;
 mod model_file;
@@ -59,6 +60,12 @@ enum Verb {
     /// them where there is one. The page is one HTML file that loads nothing. Exits 2, and writes
     /// nothing, when a file cannot be read or holds no rows.
     Report(ReportArgs),
+    /// Measure: this server, another one, or the policy by itself.
+    Bench {
+        /// What to measure.
+        #[command(subcommand)]
+        what: bench::What,
+    },
 }
 
 /// Flags of `serve`. They win over the configuration.
@@ -92,5 +99,6 @@ fn main() -> ExitCode {
         Verb::Serve(args) => serve::serve(args),
         Verb::Check { config } => check::check(&config),
         Verb::Report(args) => report::report(&args),
+        Verb::Bench { what } => bench::bench(&what),
     }
 }

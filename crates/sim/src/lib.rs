@@ -11,6 +11,7 @@ pub mod fairness;
 pub mod known;
 mod lengths;
 pub mod realism;
+pub mod rungs;
 pub mod stats;
 pub mod trace;
 pub mod workload;

@@ -50,7 +50,7 @@ fn read(text: &str) -> Result<TenantLoad, String> {
 
 /// `128`, `64..256`, or `300~0.8`: a lognormal by its median and sigma, cut at 1 and at 16 times
 /// the median.
-fn lengths(text: &str) -> Result<Lengths, String> {
+pub(crate) fn lengths(text: &str) -> Result<Lengths, String> {
     let whole = |text: &str| {
         text.parse::<u64>()
             .map_err(|_| format!("`{text}` is no number of tokens"))

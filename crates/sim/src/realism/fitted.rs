@@ -12,8 +12,9 @@ use crate::lengths::Lengths;
 use crate::trace::TraceName;
 use crate::workload::{TenantLoad, Workload, WorkloadError};
 
-/// How long a stand-in lasts: long enough for its counts by the minute to mean something.
-const LASTING: Micros = Micros::from_secs(3_600);
+/// How long a stand-in lasts: long enough for its counts by the minute to vary little from
+/// seed to seed.
+const LASTING: Micros = Micros::from_secs(3 * 3_600);
 
 /// What is committed of a trace; `None` of one that has no stand-in.
 pub fn committed(name: TraceName) -> Option<Portrait> {
@@ -31,7 +32,7 @@ pub fn committed(name: TraceName) -> Option<Portrait> {
     })
 }
 
-/// An hour of requests that look like those of a trace; `None` of one that has no stand-in.
+/// Three hours of requests that look like those of a trace; `None` of one that has no stand-in.
 pub fn stand_in(name: TraceName, seed: u64) -> Option<Result<Workload, WorkloadError>> {
     let fitted = fitted(name)?;
     let tenants = fitted.shares.iter().enumerate().map(|(index, share)| {
@@ -51,18 +52,15 @@ pub fn poisson_of(portrait: &Portrait, seed: u64) -> Result<Workload, WorkloadEr
         Lengths::Quantiles(quantiles.map(|length| (length.round() as u64).max(1)))
     };
     let (prompt, output) = (lengths(portrait.prompt), lengths(portrait.output));
-    let tenants = portrait
-        .shares
-        .iter()
-        .enumerate()
-        .map(|(index, share)| TenantLoad {
-            name: format!("t{index:02}"),
-            arrivals: Arrivals::Poisson {
-                rate: portrait.rate * share,
-            },
+    let tenants = portrait.shares.iter().enumerate().map(|(index, share)| {
+        let rate = portrait.rate * share;
+        TenantLoad::new(
+            format!("t{index:02}"),
+            Arrivals::Poisson { rate },
             prompt,
             output,
-        });
+        )
+    });
     let until = Time::START + LASTING;
     Workload::drawn(tenants.collect(), until, seed)
 }
