@@ -18,7 +18,7 @@ use tollgate_sim::workload::TenantLoad;
 use crate::flood::Scenario;
 use crate::spec::{Endpoint, Identity, Key, Reply, Source, Spec, TenantSpec, Timing, Tokenizer};
 
-pub use ladder::{EngineArgs, LadderArgs};
+pub use ladder::{LadderArgs, LadderEngineArgs};
 pub use realism::{Realism, RealismArgs, RealismArgsError};
 pub use report::ReportArgs;
 pub use tenant::TenantArgError;

@@ -24,7 +24,7 @@ use crate::slo::Slo;
 use crate::spec::Timing;
 use crate::study::{Cell, Options, ReadError, Study, write_whole};
 
-pub use self::served::Server;
+pub use self::served::{Engine, Server};
 
 /// A ladder to climb.
 #[derive(Clone, Debug)]

@@ -1,23 +1,21 @@
 //! `tollgate bench`: what can be measured, and what is said of it.
 
+mod ladder;
+mod realism;
+
 use std::process::ExitCode;
 
 use clap::Subcommand;
 use tollgate_bench::args::{LadderArgs, RealismArgs};
-use tollgate_bench::ladder::{Climbed, Step};
 
 use crate::terminal;
 
-/// Exit code of a measurement that says no.
-const NO: u8 = 1;
-/// Exit code where there is no measurement.
-const NONE: u8 = 2;
-/// Exit code of a ladder that is not climbed to its end.
-const GOES_ON: u8 = 3;
+/// Exit code of a run that is invalid or could not be had.
+const INVALID: u8 = 2;
 
-/// What to measure.
+/// What there is to do.
 #[derive(Debug, Subcommand)]
-pub(crate) enum What {
+pub(crate) enum BenchVerb {
     /// Compare the engine's schedulers: rungs by loads by seeds, each cell from nothing.
     ///
     /// Prints the peak goodput of each rung; DIR/ladder.html has the rest. Exits 0 when every cell
@@ -32,68 +30,19 @@ pub(crate) enum What {
     Realism(RealismArgs),
 }
 
-pub(crate) fn bench(what: &What) -> ExitCode {
-    match what {
-        What::Ladder(args) => ladder(args),
-        What::Realism(args) => realism(args),
-    }
-}
-
-fn ladder(args: &LadderArgs) -> ExitCode {
-    let command: Vec<String> = std::env::args().collect();
-    let program = match std::env::current_exe() {
-        Ok(program) => program,
-        Err(error) => return none(&format!("where is this program? {error}")),
+pub(crate) fn bench(verb: &BenchVerb) -> ExitCode {
+    let done = match verb {
+        BenchVerb::Ladder(args) => ladder::climb(args, command()),
+        BenchVerb::Realism(args) => realism::try_streams(args),
     };
-    let ladder = args.ladder(program, command.join(" "));
-    let climbed = ladder.climb(|step| match step {
-        Step::Begins(name, [done, of]) => terminal::complain(&format!("{done} of {of}: {name}")),
-        Step::Failed(name, why) => terminal::complain(&format!("{name} failed: {why}")),
-    });
-    match climbed {
-        Ok(climbed) => said(&climbed),
-        Err(error) => none(&error.to_string()),
-    }
+    done.unwrap_or_else(|error| {
+        terminal::complain(&format!("tollgate: {error:#}"));
+        ExitCode::from(INVALID)
+    })
 }
 
-fn said(climbed: &Climbed) -> ExitCode {
-    let mut before: Option<f64> = None;
-    for peak in &climbed.peaks {
-        let times = before
-            .filter(|before| *before > 0.0)
-            .map(|before| peak.goodput_per_s / before);
-        let times = times.map_or_else(String::new, |times| format!(", {times:.2}x the one before"));
-        terminal::answer(&format!(
-            "{}: {:.2} good requests/s ({:.2} to {:.2} over {} seeds) at {}/s{times}",
-            peak.series, peak.goodput_per_s, peak.low, peak.high, peak.seeds, peak.load_per_s
-        ));
-        before = Some(peak.goodput_per_s);
-    }
-    let Climbed { done, of, page, .. } = climbed;
-    terminal::answer(&format!("{done} of {of} cells; {}", page.display()));
-    if done == of {
-        ExitCode::SUCCESS
-    } else {
-        terminal::complain("the same command goes on with the rest");
-        ExitCode::from(GOES_ON)
-    }
-}
-
-fn realism(args: &RealismArgs) -> ExitCode {
-    match args.run() {
-        Ok(realism) => {
-            terminal::answer(realism.text.trim_end());
-            if realism.as_it_should {
-                ExitCode::SUCCESS
-            } else {
-                ExitCode::from(NO)
-            }
-        }
-        Err(error) => none(&error.to_string()),
-    }
-}
-
-fn none(why: &str) -> ExitCode {
-    terminal::complain(&format!("tollgate: {why}"));
-    ExitCode::from(NONE)
+/// The command line, for the record of a run.
+fn command() -> String {
+    let words: Vec<String> = std::env::args().collect();
+    words.join(" ")
 }

@@ -60,11 +60,10 @@ enum Verb {
     /// them where there is one. The page is one HTML file that loads nothing. Exits 2, and writes
     /// nothing, when a file cannot be read or holds no rows.
     Report(ReportArgs),
-    /// Measure: this server, another one, or the policy by itself.
+    /// Measure the engine's schedulers, and the realism of what they are measured with.
     Bench {
-        /// What to measure.
         #[command(subcommand)]
-        what: bench::What,
+        verb: bench::BenchVerb,
     },
 }
 
@@ -99,6 +98,6 @@ fn main() -> ExitCode {
         Verb::Serve(args) => serve::serve(args),
         Verb::Check { config } => check::check(&config),
         Verb::Report(args) => report::report(&args),
-        Verb::Bench { what } => bench::bench(&what),
+        Verb::Bench { verb } => bench::bench(&verb),
     }
 }

@@ -9,7 +9,7 @@ use tollgate_sim::rungs::{Cost, Machine, Rung};
 use tollgate_sim::workload::SharedPrefix;
 
 use super::tenant::{lengths, span};
-use crate::ladder::{Ground, Ladder, Server, Traffic};
+use crate::ladder::{Engine, Ground, Ladder, Server, Traffic};
 use crate::slo::Slo;
 use crate::spec::Timing;
 
@@ -66,24 +66,28 @@ pub struct LadderArgs {
     pub shared_variants: u32,
     /// The engine.
     #[command(flatten)]
-    pub engine: EngineArgs,
+    pub engine: LadderEngineArgs,
 }
 
 /// The engine that is measured.
 #[derive(Args, Clone, Debug)]
-pub struct EngineArgs {
+pub struct LadderEngineArgs {
     /// The model file. `tollgate serve` is started anew on it for each cell.
-    #[arg(long, value_name = "FILE.gguf", required_unless_present = "sim")]
+    #[arg(long, value_name = "FILE.gguf", required_unless_present_any = ["sim", "fake"])]
     pub model: Option<PathBuf>,
     /// Climb on a virtual clock instead: the same planner, with steps that cost what --cost says.
     #[arg(long, conflicts_with = "model")]
     pub sim: bool,
-    /// What steps cost on the virtual clock: microseconds a step, microseconds for each sequence in
+    /// Climb on real servers with an engine that makes its text up, with steps that cost what --cost
+    /// says.
+    #[arg(long, conflicts_with_all = ["model", "sim"])]
+    pub fake: bool,
+    /// What steps cost with --sim and --fake: microseconds a step, microseconds for each sequence in
     /// it, and prompt tokens a second.
     #[arg(long, value_name = "STEP,SEQUENCE,PREFILL", default_value = "10000,150,12000", value_parser = cost)]
     pub cost: Cost,
     /// The program that serves; this one without.
-    #[arg(long, value_name = "PROGRAM", requires = "model")]
+    #[arg(long, value_name = "PROGRAM", conflicts_with = "sim")]
     pub server: Option<PathBuf>,
     /// Threads that compute; the server's own choice without.
     #[arg(long, value_name = "N", requires = "model")]
@@ -113,9 +117,10 @@ again. Ctrl-C loses the cell under way and no other.";
 impl LadderArgs {
     /// The ladder; `this_program` serves unless another one is named.
     pub fn ladder(&self, this_program: PathBuf, command: String) -> Ladder {
-        let EngineArgs {
+        let LadderEngineArgs {
             model,
-            sim: _,
+            sim,
+            fake: _,
             cost,
             server,
             threads,
@@ -124,13 +129,13 @@ impl LadderArgs {
             step_tokens,
             context,
         } = self.engine.clone();
-        let ground = match model {
-            None => Ground::Virtual,
-            Some(model) => Ground::Served(Server {
+        let ground = if sim {
+            Ground::Virtual
+        } else {
+            Ground::Served(Server {
                 program: server.unwrap_or(this_program),
-                model,
-                threads,
-            }),
+                engine: model.map_or(Engine::Fake, |model| Engine::Embedded { model, threads }),
+            })
         };
         let shared = SharedPrefix {
             tokens: self.shared_tokens,

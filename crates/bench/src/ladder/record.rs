@@ -11,7 +11,7 @@ use serde_json::{Value, json};
 use sha2::{Digest as _, Sha256};
 use tollgate_sim::rungs::{Machine, Rung};
 
-use super::{Ground, Ladder, LadderError, Place, make_folder};
+use super::{Engine, Ground, Ladder, LadderError, Place, make_folder};
 use crate::machine;
 use crate::study::write_whole;
 
@@ -113,18 +113,22 @@ fn plan(ladder: &Ladder, source: &str) -> Value {
         context,
         cost,
     } = ladder.machine;
-    let ground = match &ladder.ground {
-        Ground::Virtual => json!({
-            "clock": "virtual",
+    let costs = |clock: &str| {
+        json!({
+            "clock": clock,
             "step_us": cost.step.get(),
             "per_sequence_us": cost.per_sequence.get(),
             "prefill_tokens_per_s": cost.prefill_tokens_per_s,
-        }),
-        Ground::Served(server) => json!({
-            "clock": "real",
-            "model": server.model,
-            "threads": server.threads,
-        }),
+        })
+    };
+    let ground = match &ladder.ground {
+        Ground::Virtual => costs("virtual"),
+        Ground::Served(server) => match &server.engine {
+            Engine::Fake => costs("real"),
+            Engine::Embedded { model, threads } => {
+                json!({ "clock": "real", "model": model, "threads": threads })
+            }
+        },
     };
     let rungs: Vec<&str> = ladder.rungs.iter().copied().map(Rung::label).collect();
     json!({

@@ -25,10 +25,22 @@ use crate::spec::{Identity, Reply, Source, Spec, TenantSpec, Tokenizer};
 pub struct Server {
     /// The `tollgate` program.
     pub program: PathBuf,
-    /// The model file.
-    pub model: PathBuf,
-    /// Threads that compute; the server's own choice without.
-    pub threads: Option<usize>,
+    /// What it serves.
+    pub engine: Engine,
+}
+
+/// What a server serves.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Engine {
+    /// A model.
+    Embedded {
+        /// Its file.
+        model: PathBuf,
+        /// Threads that compute; the server's own choice without.
+        threads: Option<usize>,
+    },
+    /// Made-up text, with steps that take as long as the machine's cost.
+    Fake,
 }
 
 /// How long a model may take to load.
@@ -114,8 +126,6 @@ fn configuration(
     let machine = ladder.machine;
     let mut model = json!({
         "name": MODEL,
-        "engine": "embedded",
-        "path": server.model,
         "max_sequences": machine.sequences,
         "step_tokens": machine.step_tokens,
         "context": machine.context,
@@ -125,8 +135,25 @@ fn configuration(
         "queue": { "max_requests": 100_000, "max_wait": "10m" },
         "window": { "concurrency": machine.sequences, "headroom": 0, "prefill": 1_000_000 },
     });
-    if let Some(threads) = server.threads {
-        model["threads"] = json!(threads);
+    match &server.engine {
+        Engine::Embedded {
+            model: path,
+            threads,
+        } => {
+            model["engine"] = json!("embedded");
+            model["path"] = json!(path);
+            if let Some(threads) = threads {
+                model["threads"] = json!(threads);
+            }
+        }
+        Engine::Fake => {
+            model["engine"] = json!("fake");
+            model["fake"] = json!({
+                "step": format!("{}us", machine.cost.step.get()),
+                "per_sequence": format!("{}us", machine.cost.per_sequence.get()),
+                "prefill_tokens_per_second": machine.cost.prefill_tokens_per_s,
+            });
+        }
     }
     // JSON is YAML.
     let config = json!({

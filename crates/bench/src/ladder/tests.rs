@@ -145,8 +145,7 @@ fn a_cell_that_fails_is_kept_with_its_reason_and_the_others_run() {
     broken.rungs = vec![Rung::Fifo, Rung::Static];
     broken.ground = Ground::Served(Server {
         program: folder.path().join("not-here"),
-        model: folder.path().join("none.gguf"),
-        threads: None,
+        engine: Engine::Fake,
     });
     let mut failed = Vec::new();
     let climbed = broken.climb(|step| {

@@ -19,4 +19,5 @@ mod help;
 mod lifetime;
 mod logs;
 mod memory;
+mod report;
 mod starting;
