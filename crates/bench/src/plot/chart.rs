@@ -88,7 +88,7 @@ impl Chart {
     pub(crate) fn to_svg(&self) -> String {
         let mut svg = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" \
-             role=\"img\" font-family=\"sans-serif\" font-size=\"12\" fill=\"#222\">\n"
+             role=\"img\" font-family=\"sans-serif\" font-size=\"13\" fill=\"#222\">\n"
         );
         put(
             &mut svg,
@@ -101,7 +101,7 @@ impl Chart {
         text(
             &mut svg,
             (8.0, 20.0),
-            "font-size=\"14\" font-weight=\"bold\"",
+            "font-size=\"15\" font-weight=\"bold\"",
             &self.title,
         );
         let drawn: Vec<Line> = self.lines.iter().map(|line| self.drawable(line)).collect();

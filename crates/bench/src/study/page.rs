@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use super::claims::{self, Verdict};
 use super::pictures::{self, Picture};
 use super::score::{Band, Score};
-use super::worse::{self, METRICS};
+use super::worse::{self, METRICS, Worse};
 use super::{State, Study};
 use crate::plot::chart::{escaped, mark};
 
@@ -26,7 +26,7 @@ table{border-collapse:collapse;font-size:.86em}
 th,td{padding:3px 9px;border-bottom:1px solid #e2e2e2;text-align:right;white-space:nowrap}
 th:first-child,td:first-child{text-align:left}
 th{border-bottom:2px solid #999}
-td.text{text-align:left}td.why{text-align:left;white-space:normal;min-width:16em}
+th.text,th.why,td.text{text-align:left}td.why{text-align:left;white-space:normal;min-width:16em}
 ul.legend{list-style:none;margin:.4em 0;padding:0;display:flex;flex-wrap:wrap;gap:4px 16px;\
 font-size:.9em}
 ul.legend svg{width:14px;height:14px;display:inline-block;vertical-align:-2px;margin-right:5px}
@@ -102,7 +102,7 @@ fn without_numbers(page: &mut String, study: &Study) {
             vec![
                 Td::text(&run.series),
                 Td::number(run.load_per_s),
-                Td::text(&run.seed.to_string()),
+                Td::number(run.seed as f64),
                 Td::text(state),
                 Td::why(why),
             ]
@@ -140,7 +140,7 @@ fn peaks(page: &mut String, study: &Study) {
             Td::number(peak.load_per_s),
             Td::number(peak.goodput_per_s),
             Td::text(&format!("{} to {}", short(peak.low), short(peak.high))),
-            Td::text(&peak.seeds.to_string()),
+            Td::number(peak.seeds as f64),
             Td::number(peak.tokens_per_s),
             Td::text(&times.map_or_else(|| "-".to_owned(), |times| format!("{times:.2}x"))),
         ]);
@@ -185,37 +185,63 @@ fn got_worse(page: &mut String, study: &Study) {
         paragraph(page, "Nothing did, by this rule.");
         return;
     }
-    let lines: Vec<Vec<Td>> = found
+    let lines: Vec<Vec<Td>> = by_metric(&found)
         .iter()
-        .map(|worse| {
-            let change = if worse.before.middle.abs() > 0.0 {
-                let share = (worse.after.middle / worse.before.middle - 1.0) * 100.0;
-                format!("{share:+.0} %")
-            } else {
-                "from nothing".to_owned()
-            };
-            vec![
-                Td::text(&format!("{} → {}", worse.from, worse.to)),
-                Td::number(worse.load_per_s),
-                Td::text(worse.metric),
-                Td::text(&ranged(worse.before)),
-                Td::text(&ranged(worse.after)),
-                Td::text(&change),
-            ]
-        })
+        .map(|same| worse_line(same))
         .collect();
-    table(
-        page,
-        &[
-            "from → to",
-            "offered/s",
-            "what",
-            "before",
-            "after",
-            "change",
-        ],
-        &lines,
-    );
+    let head = [
+        "from → to",
+        "what",
+        "at, req/s",
+        "most at",
+        "before",
+        "after",
+        "change",
+    ];
+    table(page, &head, &lines);
+}
+
+/// The same number of the same pair at all its loads, in the order in which they were found.
+fn by_metric(found: &[Worse]) -> Vec<Vec<&Worse>> {
+    let mut lines: Vec<Vec<&Worse>> = Vec::new();
+    for worse in found {
+        let same = |line: &&mut Vec<&Worse>| {
+            line.first().is_some_and(|first| {
+                (&first.from, &first.to, first.metric) == (&worse.from, &worse.to, worse.metric)
+            })
+        };
+        match lines.iter_mut().find(same) {
+            Some(line) => line.push(worse),
+            None => lines.push(vec![worse]),
+        }
+    }
+    lines
+}
+
+/// All its loads, and the one at which it is worst.
+fn worse_line(same: &[&Worse]) -> Vec<Td> {
+    let loads: Vec<String> = same.iter().map(|worse| short(worse.load_per_s)).collect();
+    let worst = same
+        .iter()
+        .max_by(|one, other| one.times().total_cmp(&other.times()));
+    let Some(worst) = worst else {
+        return Vec::new();
+    };
+    let change = if worst.before.middle.abs() > 0.0 {
+        let share = (worst.after.middle / worst.before.middle - 1.0) * 100.0;
+        format!("{share:+.0} %")
+    } else {
+        "from nothing".to_owned()
+    };
+    vec![
+        Td::text(&format!("{} → {}", worst.from, worst.to)),
+        Td::text(worst.metric),
+        Td::text(&loads.join(", ")),
+        Td::number(worst.load_per_s),
+        Td::text(&ranged(worst.before)),
+        Td::text(&ranged(worst.after)),
+        Td::text(&change),
+    ]
 }
 
 fn quantiles(page: &mut String, study: &Study) {
@@ -233,7 +259,7 @@ fn quantiles(page: &mut String, study: &Study) {
         let mut line = vec![
             Td::text(group.series),
             Td::number(group.load_per_s),
-            Td::text(&group.scores.len().to_string()),
+            Td::number(group.scores.len() as f64),
             middle(&|score| Some(score.due as f64)),
             middle(&|score| Some(score.completed as f64)),
             middle(&|score| Some(score.refused as f64)),
@@ -283,7 +309,7 @@ fn claims(page: &mut String, study: &Study) {
                 Td::text(group.series),
                 Td::number(group.load_per_s),
                 Td::text(claim.what),
-                Td::text(&claim.n.to_string()),
+                Td::number(claim.n as f64),
                 Td::number(claim.p99_ms),
                 Td::text(&verdict),
             ]);
@@ -426,6 +452,13 @@ struct Td {
 }
 
 impl Td {
+    fn class(&self) -> String {
+        if self.class.is_empty() {
+            return String::new();
+        }
+        format!(" class=\"{}\"", self.class)
+    }
+
     fn number(number: f64) -> Self {
         Self {
             class: "",
@@ -451,7 +484,7 @@ impl Td {
 /// Three places that mean something.
 fn short(number: f64) -> String {
     let size = number.abs();
-    if size >= 100.0 {
+    if size >= 100.0 || number.fract() == 0.0 {
         format!("{number:.0}")
     } else if size >= 10.0 {
         format!("{number:.1}")
@@ -476,18 +509,16 @@ fn ranged(band: Band) -> String {
 
 fn table(page: &mut String, head: &[&str], lines: &[Vec<Td>]) {
     page.push_str("<div class=\"wide\"><table>\n<tr>");
-    for name in head {
-        let _ = write!(page, "<th>{}</th>", escaped(name));
+    for (index, name) in head.iter().enumerate() {
+        let first = lines.first().and_then(|line| line.get(index));
+        let class = first.map_or_else(String::new, Td::class);
+        let _ = write!(page, "<th{class}>{}</th>", escaped(name));
     }
     page.push_str("</tr>\n");
     for line in lines {
         page.push_str("<tr>");
         for cell in line {
-            let class = if cell.class.is_empty() {
-                String::new()
-            } else {
-                format!(" class=\"{}\"", cell.class)
-            };
+            let class = cell.class();
             let _ = write!(page, "<td{class}>{}</td>", escaped(&cell.text));
         }
         page.push_str("</tr>\n");

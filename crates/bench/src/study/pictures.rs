@@ -139,17 +139,23 @@ pub(super) fn frontier(study: &Study) -> Option<Picture> {
         let tokens = Band::of(group.scores.iter().map(|score| score.tokens_per_s))?;
         let wait = Band::of(group.scores.iter().filter_map(p99))?;
         Some(Spot {
-            label: format!("{}", group.load_per_s),
+            label: format!("{}/s", group.load_per_s),
             ..spot(tokens.middle, wait)
         })
+    };
+    // Labels of all points would lie on one another where an engine is full.
+    let ends = |own: &[&Group<'_>]| {
+        let mut spots: Vec<Spot> = own.iter().copied().filter_map(of_group).collect();
+        let last = spots.len().saturating_sub(1);
+        let inner = spots.iter_mut().take(last).skip(1);
+        inner.for_each(|spot| spot.label.clear());
+        spots
     };
     Some(picture(Chart {
         title: format!("What throughput costs `{watched}`"),
         x: axis("output tokens/s, all tenants", Scale::Linear),
         y: axis("its TTFT p99, ms", Scale::Log),
-        lines: lines(study, &groups, |own| {
-            own.iter().copied().filter_map(of_group).collect()
-        }),
+        lines: lines(study, &groups, ends),
         diagonal: false,
     }))
 }

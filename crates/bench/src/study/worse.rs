@@ -81,6 +81,14 @@ pub(crate) struct Worse {
     pub(crate) after: Band,
 }
 
+impl Worse {
+    /// How many times worse it is; infinite of what there was nothing of.
+    pub(crate) fn times(&self) -> f64 {
+        let (was, is) = (self.before.middle.abs(), self.after.middle.abs());
+        (is / was).max(was / is)
+    }
+}
+
 /// All that got worse, in the order of the series, the loads and the metrics.
 pub(super) fn found(study: &Study) -> Vec<Worse> {
     let groups = study.groups();
