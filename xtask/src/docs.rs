@@ -4,7 +4,7 @@
 //! A document marks a place with a comment and `<!-- end -->`; what stands between is generated
 //! from a table of CSV under `results/`. It measures nothing and reads nothing else.
 //!
-//! - `<!-- table results/x.csv -->`: the whole table; `<!-- table results/x.csv a,b -->`: some columns
+//! - `<!-- table results/x.csv -->`: the whole table; with `a,b` after the file, those columns
 //! - `<!-- value results/x.csv KEY COLUMN -->`: a cell of the line whose first field is KEY
 //! - `<!-- ratio results/x.csv KEY COLUMN KEY COLUMN 2 -->`: one cell over another, to two places
 

@@ -22,6 +22,7 @@ use self::record::Records;
 use crate::clock::Clock;
 use crate::slo::Slo;
 use crate::spec::Timing;
+use crate::stop::Stop;
 use crate::study::{Cell, Options, ReadError, Study, write_whole};
 
 pub use self::served::{Engine, Server};
@@ -62,6 +63,9 @@ pub struct Traffic {
     pub output: Lengths,
     /// What prompts begin with alike.
     pub shared: Option<SharedPrefix>,
+    /// Spread of the gaps over their mean; 1 is Poisson. Less makes short cells alike in what they
+    /// are offered.
+    pub cv: f64,
 }
 
 /// Where a ladder runs.
@@ -140,6 +144,15 @@ impl LadderError {
     }
 }
 
+/// Why a cell has no numbers.
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Fell {
+    /// Somebody asked to stop.
+    Stopped,
+    /// It could not be run.
+    Failed(String),
+}
+
 /// One cell to run.
 #[derive(Clone, Copy, Debug, PartialEq)]
 struct Place {
@@ -156,11 +169,16 @@ impl Place {
 }
 
 impl Ladder {
-    /// Climbs what is left to climb, and reports on all there is. `on_step` hears of each cell.
+    /// Climbs what is left to climb, and reports on all there is. `on_step` hears of each cell. The
+    /// cell that is under way when it is asked to stop has no record, and is run again.
     ///
     /// # Errors
     /// The ladder is none, or its folder cannot be used.
-    pub fn climb(&self, mut on_step: impl FnMut(&Step)) -> Result<Climbed, LadderError> {
+    pub fn climb(
+        &self,
+        stop: &Stop,
+        mut on_step: impl FnMut(&Step),
+    ) -> Result<Climbed, LadderError> {
         self.check()?;
         let records = Records::open(self)?;
         let places = self.places();
@@ -170,17 +188,22 @@ impl Ladder {
             let late = self
                 .budget
                 .is_some_and(|most| clock.now().since(Time::START) >= most);
-            if late || records.has(place) {
+            if late || stop.is_pulled() || records.has(place) {
                 continue;
             }
             on_step(&Step::Begins(place.name(), [done, places.len()]));
             let ran = match &self.ground {
                 Ground::Virtual => planned::run(self, place, &records),
-                Ground::Served(server) => served::run(self, server, place, &records),
+                Ground::Served(server) => served::run(self, server, (place, &records), stop),
             };
-            if let Err(why) = &ran {
-                on_step(&Step::Failed(place.name(), why.clone()));
-            }
+            let ran = match ran {
+                Err(Fell::Stopped) => break,
+                Err(Fell::Failed(why)) => {
+                    on_step(&Step::Failed(place.name(), why.clone()));
+                    Err(why)
+                }
+                Ok(ran) => Ok(ran),
+            };
             records.keep(self, place, ran)?;
             done += 1;
         }
@@ -269,8 +292,10 @@ impl Ladder {
             prompt,
             output,
             shared,
+            cv,
         } = &self.traffic;
-        let arrivals = Arrivals::Poisson { rate: load_per_s };
+        let (rate, cv) = (load_per_s, *cv);
+        let arrivals = Arrivals::Gamma { rate, cv };
         let mut load = TenantLoad::new("all", arrivals, *prompt, *output);
         load.shared.clone_from(shared);
         load

@@ -133,8 +133,8 @@ pub(crate) fn cleaned(text: &str) -> String {
 }
 
 /// The columns of a file of rows; `gaps_us` has its numbers apart by spaces.
-pub(crate) const COLUMNS: &str = "tenant,intended_us,sent_us,first_token_us,last_token_us,end_us,status,\
-                       ending,reason,prompt_asked,output_asked,prompt_tokens,output_tokens,deltas,\
+pub(crate) const COLUMNS: &str = "tenant,intended_us,sent_us,first_token_us,last_token_us,end_us,\
+                       status,ending,reason,prompt_asked,output_asked,prompt_tokens,output_tokens,deltas,\
                        deltas_in_window,request_id,gaps_us";
 
 /// A file of rows.

@@ -31,6 +31,7 @@ Examples:
   tollgate serve --config tollgate.yaml     models, tenants, keys and limits from a file
   tollgate check --config tollgate.yaml     every mistake in the file, with its line
   tollgate report runs/ --out report.html   what recorded runs show, on one page
+  tollgate bench flood                      what a quiet tenant gets beside one that floods
 
 Then point any OpenAI client at http://127.0.0.1:8080/v1";
 
@@ -60,10 +61,13 @@ enum Verb {
     /// them where there is one. The page is one HTML file that loads nothing. Exits 2, and writes
     /// nothing, when a file cannot be read or holds no rows.
     Report(ReportArgs),
-    /// Measure the engine's schedulers, and the realism of what they are measured with.
+    /// Load any OpenAI endpoint honestly, and compare what comes of it.
+    ///
+    /// All of them exit 2 where there is no result to trust: an endpoint that is down, a mistake in
+    /// a file, a run that was not what it should have been.
     Bench {
         #[command(subcommand)]
-        verb: bench::BenchVerb,
+        verb: Box<bench::BenchVerb>,
     },
 }
 

@@ -1,5 +1,5 @@
-//! Prints how fair each scheduler is, as CSV: `cargo run --release -p tollgate-sim --example fairness
-//! [-- TRACE_DIR] > results/fairness.csv`.
+//! Prints how fair each scheduler is, as CSV: `cargo run --release -p tollgate-sim --example
+//! fairness [-- TRACE_DIR] > results/fairness.csv`.
 //!
 //! With the folder of the traces it runs the real trace of 27 tenants too, at six times its speed.
 

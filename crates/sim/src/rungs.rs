@@ -1,5 +1,5 @@
-//! One embedded engine alone on a virtual clock: the planner that serves real models, with steps that
-//! cost what they are told to.
+//! One embedded engine alone on a virtual clock: the planner that serves real models, with steps
+//! that cost what they are told to.
 //!
 //! Made for ladders: the same requests under each scheduler, without a gateway before them. What
 //! the tokens say is made up; equal prefixes are equal tokens, so that the prefix cache finds what
@@ -193,6 +193,7 @@ fn config(rung: Rung, machine: Machine, requests: usize) -> Config {
         blocks,
         step_tokens: Tokens::new(machine.step_tokens),
         chunk: Tokens::new(machine.step_tokens),
+        paced: false,
         order: Order::DecodeFirst,
         scheduler: rung.scheduler(),
         reservation: Reservation::Paged,
@@ -227,6 +228,7 @@ impl World<'_> {
                 max_output: arrival.output,
                 elder: None,
                 served: Service::ZERO,
+                paced: false,
             }));
             self.come += 1;
         }

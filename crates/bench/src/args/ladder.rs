@@ -34,7 +34,7 @@ pub struct LadderArgs {
     /// What a good request keeps, as ttft=2s,tpot=100ms,e2e=30s.
     #[arg(long, value_name = "LIMITS", default_value = "ttft=2s,tpot=100ms")]
     pub slo: Slo,
-    /// Where cells, table and page go. A folder with a ladder of the same arguments is gone on with.
+    /// Where cells, table and page go. A ladder of the same arguments that is there goes on.
     #[arg(long, value_name = "DIR")]
     pub out: PathBuf,
     /// Begin no cell later than this; the same command goes on with the rest.
@@ -64,6 +64,10 @@ pub struct LadderArgs {
     /// How many shared beginnings there are.
     #[arg(long, value_name = "N", default_value_t = 4)]
     pub shared_variants: u32,
+    /// Spread of the gaps between requests over their mean: 1 is Poisson, and less makes short
+    /// cells alike in what they are offered.
+    #[arg(long, value_name = "CV", default_value_t = 1.0)]
+    pub cv: f64,
     /// The engine.
     #[command(flatten)]
     pub engine: LadderEngineArgs,
@@ -78,13 +82,18 @@ pub struct LadderEngineArgs {
     /// Climb on a virtual clock instead: the same planner, with steps that cost what --cost says.
     #[arg(long, conflicts_with = "model")]
     pub sim: bool,
-    /// Climb on real servers with an engine that makes its text up, with steps that cost what --cost
-    /// says.
+    /// Climb on real servers with an engine that makes its text up, with steps that cost what
+    /// --cost says.
     #[arg(long, conflicts_with_all = ["model", "sim"])]
     pub fake: bool,
-    /// What steps cost with --sim and --fake: microseconds a step, microseconds for each sequence in
-    /// it, and prompt tokens a second.
-    #[arg(long, value_name = "STEP,SEQUENCE,PREFILL", default_value = "10000,150,12000", value_parser = cost)]
+    /// What steps cost with --sim and --fake: microseconds a step, microseconds for each sequence
+    /// in it, and prompt tokens a second.
+    #[arg(
+        long,
+        value_name = "STEP,SEQUENCE,PREFILL",
+        default_value = "10000,150,12000",
+        value_parser = cost
+    )]
     pub cost: Cost,
     /// The program that serves; this one without.
     #[arg(long, value_name = "PROGRAM", conflicts_with = "sim")]
@@ -158,6 +167,7 @@ impl LadderArgs {
                 prompt: self.prompt,
                 output: self.output,
                 shared: (self.share > 0.0).then_some(shared),
+                cv: self.cv,
             },
             machine: Machine {
                 sequences,

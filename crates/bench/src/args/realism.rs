@@ -14,8 +14,8 @@ pub struct RealismArgs {
     /// Only this trace's: azure-conversations, mooncake-conversations or lmsys-27.
     #[arg(long, value_name = "NAME")]
     pub trace: Option<String>,
-    /// The folder of the trace files; else the environment variable TOLLGATE_TRACES names it. Without
-    /// either, what is committed of each trace is the measure.
+    /// The folder of the trace files; else the environment variable TOLLGATE_TRACES names it.
+    /// Without either, what is committed of each trace is the measure.
     #[arg(long, value_name = "DIR")]
     pub trace_dir: Option<PathBuf>,
     /// Decides every arrival and length.
@@ -61,7 +61,7 @@ impl RealismArgs {
             None => STAND_INS.to_vec(),
             Some(name) => vec![name.parse()?],
         };
-        let told = || std::env::var_os(super::TRACES).map(PathBuf::from);
+        let told = || std::env::var_os(super::load::TRACES).map(PathBuf::from);
         let dir = self.trace_dir.clone().or_else(told);
         let (mut text, mut as_it_should) = (String::new(), true);
         for name in names {

@@ -6,19 +6,19 @@ use tollgate_sim::rungs::{Answered, serve};
 use tollgate_sim::workload::Arrival;
 
 use super::record::{Ran, Records};
-use super::{Ladder, Place};
+use super::{Fell, Ladder, Place};
 use crate::reply::Window;
 use crate::rows::{Ending, Row, RowFile};
 
-pub(super) fn run(ladder: &Ladder, place: &Place, records: &Records) -> Result<Ran, String> {
+pub(super) fn run(ladder: &Ladder, place: &Place, records: &Records) -> Result<Ran, Fell> {
     let workload = ladder
         .workload(place.load_per_s, place.seed)
-        .map_err(|error| error.to_string())?;
+        .map_err(|error| Fell::Failed(error.to_string()))?;
     let arrivals: Vec<Arrival> = workload.arrivals().collect();
     let sent_until = Time::START + ladder.timing.duration;
     let until = sent_until + ladder.timing.drain;
-    let answered =
-        serve(place.rung, ladder.machine, &arrivals, until).map_err(|error| error.to_string())?;
+    let answered = serve(place.rung, ladder.machine, &arrivals, until)
+        .map_err(|error| Fell::Failed(error.to_string()))?;
     let window = Window {
         from: Time::START + ladder.timing.warm_up,
         until: sent_until,
@@ -30,7 +30,7 @@ pub(super) fn run(ladder: &Ladder, place: &Place, records: &Records) -> Result<R
         }
         file.flush()
     };
-    write().map_err(|error: std::io::Error| format!("cannot write rows: {error}"))?;
+    write().map_err(|error: std::io::Error| Fell::Failed(format!("cannot write rows: {error}")))?;
     Ok(Ran {
         record: Value::Object(serde_json::Map::new()),
         canary_ms: None,

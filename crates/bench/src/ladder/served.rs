@@ -1,4 +1,4 @@
-//! A cell on a real engine: a server of its own, a probe while nothing else is there, then the load.
+//! A cell on a real engine: a server of its own, a probe while nothing else is there, the load.
 //!
 //! The rung is in the configuration that is written for the cell. The probe is of a tenant of the
 //! highest class without limits, sent to an idle engine: nothing decides about it but the engine,
@@ -15,10 +15,11 @@ use serde_json::json;
 use tollgate_policy::units::{Micros, Time};
 
 use super::record::{Ran, Records};
-use super::{Ladder, Place};
+use super::{Fell, Ladder, Place};
 use crate::clock::Clock;
-use crate::run::run as offer;
-use crate::spec::{Identity, Reply, Source, Spec, TenantSpec, Tokenizer};
+use crate::run::{BenchError, run as offer};
+use crate::spec::{Cycle, Identity, Reply, Source, Spec, TenantSpec, Tokenizer};
+use crate::stop::Stop;
 
 /// What serves each cell.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,33 +62,37 @@ const MODEL: &str = "ladder";
 pub(super) fn run(
     ladder: &Ladder,
     server: &Server,
-    place: &Place,
-    records: &Records,
-) -> Result<Ran, String> {
-    let said = |what: &str, error: io::Error| format!("{what}: {error}");
-    let address = free_address().map_err(|error| said("no port is free", error))?;
-    let config = records.beside(place, "yaml");
-    let data = records.beside(place, "data");
+    (place, records): (&Place, &Records),
+    stop: &Stop,
+) -> Result<Ran, Fell> {
+    let address = free_address().map_err(|error| failed("no port is free", error))?;
+    let [config, log, data] = ["yaml", "log", "data"].map(|ending| records.beside(place, ending));
     let text = configuration(ladder, server, place, address, &data.display().to_string());
-    fs::write(&config, text).map_err(|error| said("cannot write the configuration", error))?;
-    let log = records.beside(place, "log");
-    let running = Running::start(server, &config, &log)?;
-    running.wait_until_ready(address)?;
+    fs::write(&config, text).map_err(|error| failed("cannot write the configuration", error))?;
+    let running = Running::start(server, &config, &log).map_err(Fell::Failed)?;
+    running.wait_until_ready(address, stop)?;
     // The first one pages the model in; the second is the measure.
-    canary(address)?;
-    let canary_ms = canary(address)?;
-    let report = offer(&spec(ladder, place, records, address), |_| {});
+    canary(address).map_err(Fell::Failed)?;
+    let canary_ms = canary(address).map_err(Fell::Failed)?;
+    let report = offer(&spec(ladder, place, records, address), stop, |_| {});
     drop(running);
     for leftover in [&config, &log] {
         // Err: then they stay, and are in nobody's way.
         let _ = fs::remove_file(leftover);
     }
     let _ = fs::remove_dir_all(&data);
-    let report = report.map_err(|error| error.to_string())?;
-    Ok(Ran {
-        record: report.to_json(),
-        canary_ms: Some(canary_ms),
-    })
+    match report {
+        Ok(report) => Ok(Ran {
+            record: report.to_json(),
+            canary_ms: Some(canary_ms),
+        }),
+        Err(BenchError::Stopped { .. }) => Err(Fell::Stopped),
+        Err(error) => Err(Fell::Failed(error.to_string())),
+    }
+}
+
+fn failed(what: &str, error: io::Error) -> Fell {
+    Fell::Failed(format!("{what}: {error}"))
 }
 
 fn spec(ladder: &Ladder, place: &Place, records: &Records, address: SocketAddr) -> Spec {
@@ -99,6 +104,7 @@ fn spec(ladder: &Ladder, place: &Place, records: &Records, address: SocketAddr) 
         endpoint: crate::spec::Endpoint::at(address),
         model: MODEL.to_owned(),
         source: Source::Drawn(vec![tenant]),
+        cycle: Cycle::Open,
         reply: Reply::Streamed,
         tokenizer: Tokenizer::Learned,
         timing: ladder.timing,
@@ -192,7 +198,7 @@ impl Running {
         Ok(Self(child))
     }
 
-    fn wait_until_ready(&self, address: SocketAddr) -> Result<(), String> {
+    fn wait_until_ready(&self, address: SocketAddr, stop: &Stop) -> Result<(), Fell> {
         let clock = Clock::start();
         while clock.now().since(Time::START) < STARTS_WITHIN {
             let request =
@@ -200,12 +206,15 @@ impl Running {
             if ask(address, &request).is_ok_and(|answer| is_success(&answer)) {
                 return Ok(());
             }
-            std::thread::sleep(LOOK_EVERY);
+            if stop.is_pulled() {
+                return Err(Fell::Stopped);
+            }
+            stop.sleep(LOOK_EVERY);
         }
         let secs = STARTS_WITHIN.secs_up();
-        Err(format!(
+        Err(Fell::Failed(format!(
             "the server was not ready after {secs} s; its log is beside the cell"
-        ))
+        )))
     }
 }
 
@@ -217,11 +226,13 @@ impl Drop for Running {
     }
 }
 
+const CANARY: &str = "The toll gate stands on a long road. ";
+
 /// How long one small request takes, in milliseconds.
 fn canary(address: SocketAddr) -> Result<f64, String> {
     let body = json!({
         "model": MODEL,
-        "messages": [{ "role": "user", "content": "The toll gate stands on a long road. ".repeat(16) }],
+        "messages": [{ "role": "user", "content": CANARY.repeat(16) }],
         "max_tokens": 16,
         "ignore_eos": true,
         "temperature": 0,

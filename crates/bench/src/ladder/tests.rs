@@ -32,6 +32,7 @@ fn ladder(out: &Path) -> Ladder {
                 share: 0.7,
                 family: None,
             }),
+            cv: 1.0,
         },
         machine: Machine {
             sequences: 16,
@@ -71,7 +72,7 @@ fn each_rung_peaks_above_the_one_below_it_and_the_page_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let mut begun = Vec::new();
     let climbed = ladder(folder.path())
-        .climb(|step| begun.push(step.clone()))
+        .climb(&Stop::new(), |step| begun.push(step.clone()))
         .unwrap();
     assert_eq!((climbed.done, climbed.of, begun.len()), (16, 16, 16));
     let peaks: Vec<f64> = climbed
@@ -102,7 +103,7 @@ fn the_same_ladder_gives_the_same_rows() {
     let [one, other] = folders.each_ref().map(|folder| {
         let mut small = ladder(folder.path());
         (small.loads, small.seeds) = (vec![8.0], 1);
-        small.climb(|_| {}).unwrap();
+        small.climb(&Stop::new(), |_| {}).unwrap();
         fs::read_to_string(folder.path().join("cells/continuous-8-s1.csv")).unwrap()
     });
     assert_eq!(one, other);
@@ -113,16 +114,21 @@ fn a_ladder_goes_on_where_it_was_left_and_not_with_other_arguments() {
     let folder = tempfile::tempdir().unwrap();
     let mut small = ladder(folder.path());
     (small.loads, small.seeds) = (vec![2.0], 1);
-    small.climb(|_| {}).unwrap();
+    small.climb(&Stop::new(), |_| {}).unwrap();
     let lost = folder.path().join("cells/static-2-s1.json");
     fs::remove_file(&lost).unwrap();
     let mut begun = Vec::new();
-    let climbed = small.climb(|step| begun.push(step.clone())).unwrap();
+    let climbed = small
+        .climb(&Stop::new(), |step| begun.push(step.clone()))
+        .unwrap();
     assert_eq!(begun, [Step::Begins("static-2-s1".to_owned(), [3, 4])]);
     assert!(lost.exists() && climbed.done == 4);
     let mut other = small.clone();
     other.slo.ttft_ms = 1.0;
-    assert!(matches!(other.climb(|_| {}), Err(LadderError::Another(_))));
+    assert!(matches!(
+        other.climb(&Stop::new(), |_| {}),
+        Err(LadderError::Another(_))
+    ));
 }
 
 #[test]
@@ -130,10 +136,12 @@ fn with_no_time_left_nothing_begins_and_what_there_is_is_reported() {
     let folder = tempfile::tempdir().unwrap();
     let mut small = ladder(folder.path());
     (small.loads, small.seeds) = (vec![2.0], 1);
-    small.climb(|_| {}).unwrap();
+    small.climb(&Stop::new(), |_| {}).unwrap();
     fs::remove_file(folder.path().join("cells/fifo-2-s1.json")).unwrap();
     small.budget = Some(Micros::ZERO);
-    let climbed = small.climb(|_| panic!("no cell begins")).unwrap();
+    let climbed = small
+        .climb(&Stop::new(), |_| panic!("no cell begins"))
+        .unwrap();
     assert_eq!((climbed.done, climbed.of), (3, 4));
 }
 
@@ -148,7 +156,7 @@ fn a_cell_that_fails_is_kept_with_its_reason_and_the_others_run() {
         engine: Engine::Fake,
     });
     let mut failed = Vec::new();
-    let climbed = broken.climb(|step| {
+    let climbed = broken.climb(&Stop::new(), |step| {
         if let Step::Failed(name, why) = step {
             failed.push((name.clone(), why.clone()));
         }
@@ -166,10 +174,26 @@ fn what_is_no_ladder_is_refused() {
     let refused = |change: &dyn Fn(&mut Ladder)| {
         let mut ladder = ladder(folder.path());
         change(&mut ladder);
-        ladder.climb(|_| {}).unwrap_err().to_string()
+        ladder.climb(&Stop::new(), |_| {}).unwrap_err().to_string()
     };
     assert!(refused(&|ladder| ladder.rungs.clear()).contains("0 rungs"));
     assert!(refused(&|ladder| ladder.seeds = 10_000).contains("80000 cells"));
     assert!(refused(&|ladder| ladder.loads = vec![-1.0]).contains("-1 requests per second"));
     assert!(refused(&|ladder| ladder.timing.warm_up = ladder.timing.duration).contains("warm-up"));
+}
+
+#[test]
+fn a_ladder_that_is_asked_to_stop_keeps_what_it_has() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut small = ladder(folder.path());
+    (small.loads, small.seeds) = (vec![2.0], 1);
+    let stop = Stop::new();
+    let climbed = small.climb(&stop, |step| {
+        if let Step::Begins(_, [1, _]) = step {
+            stop.pull();
+        }
+    });
+    let climbed = climbed.unwrap();
+    assert_eq!((climbed.done, climbed.of, climbed.peaks.len()), (2, 4, 2));
+    assert_eq!(small.climb(&Stop::new(), |_| {}).unwrap().done, 4);
 }

@@ -166,8 +166,8 @@ fn got_worse(page: &mut String, study: &Study) {
     note(
         page,
         &format!(
-            "{against}, at the same load. Listed is every number of these that is worse in every seed \
-         than in any seed of the other, by 2 % or more of the median (with one seed: by 5 % or \
+            "{against}, at the same load. Listed is every number of these that is worse in every \
+         seed than in any seed of the other, by 2 % or more of the median (with one seed: by 5 % or \
          more): {}.",
             METRICS
                 .iter()

@@ -10,7 +10,7 @@ use super::*;
 use crate::rows::tests::completed;
 use crate::rows::{Ending, RowFile};
 
-/// Rows every 100 ms for 10 s, whose first token takes `ttft_ms` and whose end takes ten times that.
+/// Rows every 100 ms for 10 s, whose first token takes `ttft_ms` and whose end ten times that.
 fn rows(ttft_ms: u64) -> Vec<Row> {
     let row = |index: u64| {
         let due = Time::from_micros(index * 100_000);
@@ -279,7 +279,7 @@ fn a_page_needs_nothing_else_and_is_the_same_each_time() {
 
 #[test]
 fn the_service_gap_is_that_of_tenants_that_wait_at_once() {
-    // Both wait all the time; one is served 192 tokens (64 of them double) a second, the other none.
+    // Both wait all the time; one is served 128 + 64 tokens with each request, the other none.
     let folder = tempfile::tempdir().unwrap();
     let mut both = rows(20);
     for row in &mut both {

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use anyhow::Context as _;
+use tollgate_bench::Stop;
 use tollgate_bench::args::LadderArgs;
 use tollgate_bench::ladder::{Climbed, Step};
 
@@ -13,10 +14,14 @@ const GOES_ON: u8 = 3;
 
 pub(super) fn climb(args: &LadderArgs, command: String) -> anyhow::Result<ExitCode> {
     let program = std::env::current_exe().context("where is this program?")?;
-    let climbed = args.ladder(program, command).climb(|step| match step {
-        Step::Begins(name, [done, of]) => terminal::complain(&format!("{done} of {of}: {name}")),
-        Step::Failed(name, why) => terminal::complain(&format!("{name} failed: {why}")),
-    })?;
+    let climbed = args
+        .ladder(program, command)
+        .climb(&Stop::on_signal(), |step| match step {
+            Step::Begins(name, [done, of]) => {
+                terminal::complain(&format!("{done} of {of}: {name}"))
+            }
+            Step::Failed(name, why) => terminal::complain(&format!("{name} failed: {why}")),
+        })?;
     Ok(said(&climbed))
 }
 
