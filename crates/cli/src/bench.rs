@@ -49,7 +49,7 @@ pub(crate) enum BenchVerb {
     /// Prints the peak goodput of each rung; DIR/ladder.html has the rest. Exits 0 when every cell
     /// was run, 3 when it was stopped or the budget ended before (the same command goes on), and 2
     /// when the ladder cannot be climbed.
-    Ladder(LadderArgs),
+    Ladder(Box<LadderArgs>),
     /// See whether the generated stand-ins look like the traces they stand for.
     ///
     /// Gaps, counts at 1, 10 and 60 s, lengths and tenants, each against a bound; Poisson arrivals

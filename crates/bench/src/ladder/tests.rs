@@ -32,7 +32,7 @@ fn ladder(out: &Path) -> Ladder {
                 share: 0.7,
                 family: None,
             }),
-            cv: 1.0,
+            cv: 0.3,
         },
         machine: Machine {
             sequences: 16,
@@ -71,10 +71,13 @@ fn rates_come_one_after_the_other_and_every_rung_is_first_as_often() {
 fn each_rung_peaks_above_the_one_below_it_and_the_page_says_so() {
     let folder = tempfile::tempdir().unwrap();
     let mut begun = Vec::new();
-    let climbed = ladder(folder.path())
+    let mut whole = ladder(folder.path());
+    (whole.loads, whole.seeds) = (vec![1.0, 2.0, 3.0, 6.0], 3);
+    whole.timing.duration = Micros::from_secs(40);
+    let climbed = whole
         .climb(&Stop::new(), |step| begun.push(step.clone()))
         .unwrap();
-    assert_eq!((climbed.done, climbed.of, begun.len()), (16, 16, 16));
+    assert_eq!((climbed.done, climbed.of, begun.len()), (48, 48, 48));
     let peaks: Vec<f64> = climbed
         .peaks
         .iter()
@@ -94,7 +97,7 @@ fn each_rung_peaks_above_the_one_below_it_and_the_page_says_so() {
     let html = fs::read_to_string(climbed.page).unwrap();
     assert!(html.contains("What got worse") && html.contains("continuous+prefix"));
     let csv = fs::read_to_string(folder.path().join("ladder.csv")).unwrap();
-    assert_eq!(csv.lines().count(), 17);
+    assert_eq!(csv.lines().count(), 49);
 }
 
 #[test]

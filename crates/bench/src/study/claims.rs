@@ -37,14 +37,17 @@ pub(crate) enum Verdict {
     TooFew(u64),
 }
 
+/// Picks a sample of a run.
+type Pick = fn(&Score) -> &Sorted;
+
 /// The claims of a group.
 pub(super) fn of(group: &Group<'_>) -> Vec<Claim> {
-    let kinds: [(&'static str, fn(&Score) -> &Sorted); 3] = [
+    let kinds: [(&'static str, Pick); 3] = [
         ("TTFT", |score| &score.ttft),
         ("longest gap", |score| &score.longest_gap),
         ("E2E", |score| &score.e2e),
     ];
-    let claim = |(what, sample): (&'static str, fn(&Score) -> &Sorted)| {
+    let claim = |(what, sample): (&'static str, Pick)| {
         let all = group
             .scores
             .iter()

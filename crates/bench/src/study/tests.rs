@@ -16,7 +16,7 @@ fn rows(ttft_ms: u64) -> Vec<Row> {
         let due = Time::from_micros(index * 100_000);
         let after = |millis: u64| due + Micros::from_millis(millis);
         Row {
-            tenant: usize::from(index % 10 == 0),
+            tenant: usize::from(index.is_multiple_of(10)),
             intended: due,
             sent: Some(due),
             first_token: Some(after(ttft_ms)),

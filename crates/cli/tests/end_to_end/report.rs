@@ -40,6 +40,22 @@ fn a_ladder_on_a_virtual_clock_leaves_a_page_and_rows_that_the_report_reads() {
 }
 
 #[test]
+fn the_committed_ladder_is_what_its_command_gives() {
+    let results = Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../../results"));
+    let document = std::fs::read_to_string(results.join("ladder.md")).unwrap();
+    let mut commands = document
+        .lines()
+        .filter(|line| line.starts_with("tollgate bench ladder --sim"));
+    let command = commands.next().unwrap().trim_start_matches("tollgate ");
+    let folder = tempfile::tempdir().unwrap();
+    let ended = ran(folder.path(), command);
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let peaks = std::fs::read_to_string(folder.path().join("ladder-sim/ladder-peaks.csv")).unwrap();
+    let committed = std::fs::read_to_string(results.join("ladder-sim.csv")).unwrap();
+    assert_eq!(peaks, committed);
+}
+
+#[test]
 fn a_ladder_on_servers_starts_one_for_each_cell_and_sends_a_probe_first() {
     let folder = tempfile::tempdir().unwrap();
     let ladder = "bench ladder --fake --loads 10 --seeds 1 --rungs static,continuous --cost \
