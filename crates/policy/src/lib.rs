@@ -10,6 +10,7 @@ pub mod admission;
 pub mod batch;
 pub mod bucket;
 pub mod engine;
+pub mod failover;
 pub mod fair;
 pub mod gateway;
 pub mod health;

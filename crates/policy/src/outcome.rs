@@ -42,6 +42,31 @@ pub enum Failure {
     Sequence,
     /// The engine as a whole, and with it every request it had.
     Engine,
+    /// There was no connection to be had to it.
+    Unreachable,
+    /// It sent nothing for longer than it may.
+    Silent,
+    /// It has no room: no fault of its own.
+    Busy,
+    /// What it sent is no answer, or an error of its own.
+    BadAnswer,
+    /// It broke off in the middle of an answer.
+    BrokeOff,
+}
+
+impl Failure {
+    /// Whether another replica may do better.
+    pub const fn may_go_elsewhere(self) -> bool {
+        match self {
+            Self::Sequence => false,
+            Self::Engine
+            | Self::Unreachable
+            | Self::Silent
+            | Self::Busy
+            | Self::BadAnswer
+            | Self::BrokeOff => true,
+        }
+    }
 }
 
 /// The one way a request ended.
@@ -202,6 +227,14 @@ impl Outcome {
             Self::Evicted(eviction) => eviction.row(),
             Self::ReplicaFailed(Failure::Sequence) => ended(502, "replica_failed_request"),
             Self::ReplicaFailed(Failure::Engine) => ended(502, "replica_failed"),
+            Self::ReplicaFailed(Failure::Unreachable) => ended(502, "replica_unreachable"),
+            Self::ReplicaFailed(Failure::Silent) => ended(504, "replica_silent"),
+            Self::ReplicaFailed(Failure::Busy) => Row {
+                ledger: LedgerEffect::Charge,
+                ..unavailable("replica_busy")
+            },
+            Self::ReplicaFailed(Failure::BadAnswer) => ended(502, "replica_bad_answer"),
+            Self::ReplicaFailed(Failure::BrokeOff) => ended(502, "replica_broke_off"),
             Self::Fenced(Fence::MaxStream) => Row {
                 level: Level::Warn,
                 ..ended(504, "max_stream")

@@ -9,6 +9,7 @@ mod chance;
 pub mod fairness;
 pub mod known;
 mod lengths;
+pub mod routing;
 pub mod stats;
 pub mod trace;
 pub mod workload;

@@ -2,14 +2,16 @@
 
 use super::end::{Ended, Stranger};
 use super::event::{Effect, Refusal};
-use super::{Drain, Gateway, Pool};
+use super::{Drain, Gateway, Pool, Stay};
 use crate::admission::{self, Grant, Machine};
+use crate::failover::Tries;
 use crate::fair::{Policy, Waiting};
 use crate::ids::{RequestId, TenantId, position};
 use crate::outcome::{Outcome, Rejection};
 use crate::quota::{Cost, Refused, Reservation};
 use crate::request::{Arrival, Request, Stage};
 use crate::retry::RetryBudget;
+use crate::route::Affinity;
 use crate::tenant::Class;
 use crate::units::{KvByteMicros, Micros, Time, Tokens};
 
@@ -20,7 +22,7 @@ const WAIT_GUESS: Micros = Micros::from_secs(1);
 const WAIT_MAX: Micros = Micros::from_secs(60);
 
 impl Gateway {
-    pub(super) fn arrive(&mut self, arrival: Arrival, now: Time) {
+    pub(super) fn arrive(&mut self, arrival: Arrival, affinity: Affinity, now: Time) {
         let Arrival {
             id,
             tenant,
@@ -32,6 +34,9 @@ impl Gateway {
             Ok((grant, reservation)) => {
                 self.retries.admitted(arrival.retry, now);
                 self.enqueue(arrival, grant, reservation, now);
+                if !affinity.is_empty() {
+                    self.affinities.insert(id, affinity);
+                }
                 self.fill(model, now);
             }
             Err(Refused { rejection, wait }) => {
@@ -138,7 +143,7 @@ impl Gateway {
     fn would_go(&self, pool: &Pool, waiting: &Waiting) -> bool {
         let first = pool.queue.is_empty() || pool.queue.policy() != Policy::Fifo;
         let holding = pool.queue.holding(waiting.tenant);
-        first && pool.patient().is_none() && self.choose_replica(pool, waiting, holding).is_ok()
+        first && pool.patient().is_none() && self.room(pool, waiting, holding).is_ok()
     }
 
     fn enqueue(&mut self, arrival: Arrival, grant: Grant, reservation: Reservation, now: Time) {
@@ -158,6 +163,7 @@ impl Gateway {
             prompt: arrival.prompt,
             kv: waiting.kv,
             reservation,
+            tries: Tries::default(),
             stage: Stage::Queued,
         };
         self.requests.insert(arrival.id, request);
@@ -196,7 +202,7 @@ impl Gateway {
         let own = self
             .replicas
             .iter()
-            .filter(|replica| replica.model == arrival.model);
+            .filter(|replica| replica.model == arrival.model && replica.stay == Stay::Serving);
         let back = own
             .filter_map(|replica| Some(replica.health.retry_at()?.since(now)))
             .min();
