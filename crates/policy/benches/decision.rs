@@ -70,6 +70,7 @@ impl Bench {
             target: Target::default(),
             window: Bounds::default(),
             routing: route::Policy::default(),
+            loading: None,
         };
         let config = Config {
             tenants: TenantTable::new((0..TENANTS).map(tenant).collect(), tenant(0)),

@@ -35,6 +35,7 @@ use crate::rate::BusyRate;
 use crate::request::Request;
 use crate::retry::RetryBudget;
 use crate::route::{self, Affinity, Router};
+use crate::shelf::{self, Loading};
 use crate::tenant::{Class, Tenant, TenantTable};
 use crate::units::{KvBytes, Micros, Service, Time, Tokens};
 use crate::usage::Weights;
@@ -85,6 +86,8 @@ pub struct Model {
     pub window: Bounds,
     /// By which rule a replica is chosen.
     pub routing: route::Policy,
+    /// What it takes to load it, where it is loaded only when it is asked for.
+    pub loading: Option<Loading>,
 }
 
 /// The state behind every decision.
@@ -94,6 +97,8 @@ pub struct Gateway {
     /// By `TenantId`; shorter than the table while later tenants have not called.
     levels: Vec<Levels>,
     pools: Vec<Pool>,
+    /// By `ModelId`: those that are loaded when they are asked for.
+    shelf: Vec<Option<shelf::Item>>,
     replicas: Vec<Replica>,
     weights: Weights,
     /// invariant: each is in its pool's queue (queued) or its replica's window (running), and
@@ -179,6 +184,8 @@ impl Gateway {
             Replica::starting(*of, bounds(fairness, model))
         };
         let replicas = config.replicas.iter().map(replica).collect();
+        let on_shelf = |model: &Model| model.loading.map(shelf::Item::new);
+        let shelf = config.models.iter().map(on_shelf).collect();
         let pool = |(id, model): (u32, Model)| Pool {
             id: ModelId::new(id),
             queue: FairQueue::new(fairness, model.queue_max),
@@ -194,6 +201,7 @@ impl Gateway {
             tenants: config.tenants,
             levels: Vec::new(),
             pools: (0..).zip(config.models).map(pool).collect(),
+            shelf,
             replicas,
             weights: config.weights,
             requests: BTreeMap::new(),
@@ -239,12 +247,14 @@ impl Gateway {
             Event::Noticed { replica, sign } => self.noticed(replica, sign, now),
             Event::ReplicaFull { replica, wait } => self.replica_full(replica, wait, now),
             Event::ReplicaAdded { replica, config } => self.add_replica(replica, config),
+            Event::ReplicaStopped { replica } => self.replica_stopped(replica),
             Event::ReplicaLeaving { replica } => self.leave(replica),
             Event::Reconfigured(tenancy) => self.reconfigure(*tenancy, now),
             Event::Drain { bound } => self.begin_drain(bound, now),
             Event::Wake => {}
         }
         self.expire(now);
+        self.tend_shelf(now);
         self.report_drained();
         self.invariants();
     }
@@ -297,7 +307,10 @@ impl Gateway {
     ///
     /// A gateway without any model is ready too: it has all it will ever have.
     pub fn is_ready(&self) -> bool {
-        let up = |pool: &Pool| self.has_replica(pool.id, Health::is_healthy);
+        let up = |pool: &Pool| {
+            // One that is loaded when it is asked for is as ready as it will be.
+            pool.model.loading.is_some() || self.has_replica(pool.id, Health::is_healthy)
+        };
         self.drain == Drain::No && self.pools.iter().all(up)
     }
 

@@ -24,6 +24,7 @@ pub mod rate;
 pub mod request;
 pub mod retry;
 pub mod route;
+pub mod shelf;
 pub mod tenant;
 pub mod units;
 pub mod usage;

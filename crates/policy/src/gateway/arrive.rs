@@ -32,6 +32,7 @@ impl Gateway {
         } = arrival;
         match self.try_admit(arrival, now) {
             Ok((grant, reservation)) => {
+                self.ask_for(model, now);
                 self.retries.admitted(arrival.retry, now);
                 self.enqueue(arrival, grant, reservation, now);
                 if !affinity.is_empty() {
@@ -91,7 +92,7 @@ impl Gateway {
             .levels(arrival.tenant, now)
             .reserve(&limits, cost, now)?;
         let verdict = self.within_retries(&arrival, class, now).and_then(|()| {
-            let machine = self.machine(&arrival, grant);
+            let machine = self.machine(&arrival, grant, now);
             let rejected = machine.admit(self.max_wait(&arrival));
             rejected.map_err(|rejection| Refused {
                 rejection,
@@ -117,7 +118,7 @@ impl Gateway {
         })
     }
 
-    fn machine(&self, arrival: &Arrival, grant: Grant) -> Machine {
+    fn machine(&self, arrival: &Arrival, grant: Grant, now: Time) -> Machine {
         let pool = &self.pools[position(arrival.model.get())];
         let waiting = self.waiting(arrival, grant, Time::START);
         if self.drain != Drain::No {
@@ -132,8 +133,9 @@ impl Gateway {
             Machine::Full
         } else {
             let ahead = pool.queue.ahead_of(arrival.tenant, waiting.weight);
+            let ahead = pool.rate.time_for(ahead);
             Machine::Busy {
-                ahead: pool.rate.time_for(ahead),
+                ahead: ahead.max(self.loads_in(arrival.model, now)),
             }
         }
     }
@@ -208,7 +210,8 @@ impl Gateway {
             .min();
         let weight = self.tenants.tenant(arrival.tenant).weight;
         let ahead = pool.queue.ahead_of(arrival.tenant, weight);
-        pool.rate.time_for(ahead).max(back)
+        let loads = self.loads_in(arrival.model, now);
+        pool.rate.time_for(ahead).max(back).max(loads)
     }
 }
 

@@ -94,6 +94,11 @@ pub enum Event {
         /// What it is.
         config: ReplicaConfig,
     },
+    /// A replica has been stopped, as it was ordered.
+    ReplicaStopped {
+        /// Which.
+        replica: ReplicaId,
+    },
     /// A replica is to take no more work, and to be retired once it has nothing left.
     ReplicaLeaving {
         /// Which.
@@ -177,6 +182,11 @@ pub enum Effect {
     },
     /// Start a replica that went down, or see whether it is back.
     Start {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// Stop a replica that is not needed now, to make room for another.
+    Stop {
         /// Which.
         replica: ReplicaId,
     },

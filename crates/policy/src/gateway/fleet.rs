@@ -12,8 +12,9 @@ use crate::ids::{ModelId, ReplicaId, RequestId, position};
 use crate::outcome::{EngineEnding, Failure};
 use crate::pace::Steps;
 use crate::request::{Request, Running, Stage};
+use crate::shelf::{self, Step};
 use crate::tenant::Class;
-use crate::units::{Micros, Time};
+use crate::units::{KvBlocks, Micros, Time};
 use crate::window::{Bounds, Capacity, Window};
 
 /// How long a request waits at least when it has to wait again, through no fault of its own.
@@ -44,6 +45,9 @@ impl Gateway {
             replica.window.warm_up();
         }
         let model = replica.model;
+        if let Some(item) = &mut self.shelf[position(model.get())] {
+            item.came(now);
+        }
         self.pool(model).router.lost(id);
         self.fill(model, now);
     }
@@ -92,6 +96,63 @@ impl Gateway {
             let model = replica.model;
             self.pool(model).router.lost(id);
             self.effects.push_back(Effect::Retired { replica: id });
+        }
+    }
+
+    /// Somebody asks for a model.
+    pub(super) fn ask_for(&mut self, model: ModelId, now: Time) {
+        if let Some(item) = &mut self.shelf[position(model.get())] {
+            item.ask(now);
+        }
+    }
+
+    /// How long it takes until a model is loaded, where it is not and that is known.
+    pub(super) fn loads_in(&self, model: ModelId, now: Time) -> Option<Micros> {
+        self.shelf[position(model.get())].and_then(|item| item.wait(now))
+    }
+
+    /// Loads what is asked for, and unloads what is in its way.
+    pub(super) fn tend_shelf(&mut self, now: Time) {
+        if self.shelf.iter().all(Option::is_none) || self.drain != Drain::No {
+            return;
+        }
+        let pools = &self.pools;
+        let is_idle = |at: usize| {
+            let pool = &pools[at];
+            pool.running == 0 && pool.queue.is_empty()
+        };
+        while let Some(step) = shelf::next(&mut self.shelf, is_idle, now) {
+            let at = match step {
+                Step::Load(at) | Step::Unload(at) => at,
+            };
+            let mine = self.replicas.iter_mut().zip(0..);
+            let mine = mine.filter(|(one, _)| position(one.model.get()) == at);
+            for (one, n) in mine.filter(|(one, _)| one.stay == Stay::Serving) {
+                let replica = ReplicaId::new(n);
+                self.effects.push_back(match step {
+                    Step::Load(_) => Effect::Start { replica },
+                    Step::Unload(_) => {
+                        // From now on it is one that may come, and not one that takes work.
+                        one.health = Health::starting();
+                        Effect::Stop { replica }
+                    }
+                });
+            }
+        }
+    }
+
+    /// A replica was stopped to make room. It is as if it had never been started.
+    pub(super) fn replica_stopped(&mut self, id: ReplicaId) {
+        let replica = self.replica(id);
+        replica.health = Health::starting();
+        replica.window.resize(Capacity {
+            sequences: 0,
+            kv: KvBlocks::ZERO,
+        });
+        let model = replica.model;
+        self.pool(model).router.lost(id);
+        if let Some(item) = &mut self.shelf[position(model.get())] {
+            item.went();
         }
     }
 

@@ -109,6 +109,7 @@ impl World {
             kv_per_token: KvBytes::new(1),
             target: Target::default(),
             routing: route::Policy::default(),
+            loading: None,
             window: Bounds {
                 prefill: crate::window::Knob::Fixed(Tokens::new(1_000_000)),
                 ..Bounds::default()
@@ -164,6 +165,7 @@ impl World {
                 | Effect::Start { .. }
                 | Effect::Failed { .. }
                 | Effect::Withdraw { .. }
+                | Effect::Stop { .. }
                 | Effect::Retired { .. }
                 | Effect::Drained => panic!("not in this world: {effect:?}"),
             }

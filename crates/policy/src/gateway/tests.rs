@@ -67,6 +67,7 @@ impl Rig {
             target: Target::default(),
             window: Bounds::default(),
             routing: route::Policy::default(),
+            loading: None,
         };
         let config = Config {
             tenants: TenantTable::new(
@@ -168,6 +169,7 @@ fn dispatched(effects: &[Effect]) -> Vec<u64> {
         | Effect::Start { .. }
         | Effect::Failed { .. }
         | Effect::Withdraw { .. }
+        | Effect::Stop { .. }
         | Effect::Retired { .. }
         | Effect::Record(_)
         | Effect::Drained => None,
@@ -190,6 +192,7 @@ fn records(effects: &[Effect]) -> impl Iterator<Item = &Record> {
         | Effect::Start { .. }
         | Effect::Failed { .. }
         | Effect::Withdraw { .. }
+        | Effect::Stop { .. }
         | Effect::Retired { .. }
         | Effect::Drained => None,
     })
@@ -205,6 +208,7 @@ fn refusal(effects: &[Effect]) -> Refusal {
             | Effect::Start { .. }
             | Effect::Failed { .. }
             | Effect::Withdraw { .. }
+            | Effect::Stop { .. }
             | Effect::Retired { .. }
             | Effect::Record(_)
             | Effect::Drained => None,

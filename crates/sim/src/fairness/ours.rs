@@ -51,6 +51,7 @@ impl Ours {
             // The same rule of what fits as for the plain ones; only who goes next is compared.
             window: Bounds::open(),
             routing: route::Policy::default(),
+            loading: None,
         };
         let mut ours = Self {
             gateway: Gateway::new(Config {

@@ -481,3 +481,128 @@ fn the_same_session_is_sent_to_the_same_replica_until_that_one_fails() {
     assert_eq!(send(40, &mut rig), home);
     assert!(rig.is_empty());
 }
+
+/// Two models on one device that has room for one of them.
+fn shelf() -> Rig {
+    let mut rig = Rig::of_replicas(fair::Policy::Vtc, Limits::default(), 0);
+    let loading = Some(Loading {
+        device: 0,
+        memory: KvBytes::new(6),
+        room: KvBytes::new(10),
+    });
+    let model = Model {
+        loading,
+        ..rig.gateway.pools[0].model.clone()
+    };
+    let tenant = rig.gateway.tenant(TenantId::new(0)).clone();
+    rig.gateway = Gateway::new(Config {
+        tenants: TenantTable::new(vec![tenant.clone()], tenant),
+        models: vec![model.clone(), model],
+        replicas: (0..2)
+            .map(|n| ReplicaConfig {
+                model: ModelId::new(n),
+                only: None,
+            })
+            .collect(),
+        fairness: fair::Policy::Vtc,
+        weights: Weights::default(),
+        seed: 7,
+    });
+    rig
+}
+
+impl Rig {
+    fn ask(&mut self, id: u64, model: u32) -> Vec<Effect> {
+        let arrival = Arrival {
+            id: RequestId::new(id),
+            tenant: TenantId::new(0),
+            model: ModelId::new(model),
+            prompt: Tokens::new(100),
+            output_max: Some(Tokens::new(50)),
+            retry: false,
+            received: self.now,
+        };
+        self.handle(Event::Arrived(arrival))
+    }
+}
+
+#[test]
+fn a_model_is_loaded_when_it_is_first_asked_for_and_its_requests_wait() {
+    let mut rig = shelf();
+    let (first, second) = (ReplicaId::new(0), ReplicaId::new(1));
+    assert!(rig.gateway.is_ready(), "as ready as it will be");
+    assert_eq!(rig.ask(1, 0), [Effect::Start { replica: first }]);
+    assert_eq!(rig.ask(2, 0), [], "one attempt, however many wait");
+    assert_eq!(sent(&rig.up(0)), [(1, 0), (2, 0)]);
+    assert_eq!(rig.ask(3, 1), [], "the other one works");
+    rig.completes(1);
+    assert_eq!(
+        rig.completes(2).last(),
+        Some(&Effect::Stop { replica: first })
+    );
+    let effects = rig.handle(Event::ReplicaStopped { replica: first });
+    assert_eq!(effects, [Effect::Start { replica: second }]);
+    assert_eq!(sent(&rig.up(1)), [(3, 1)]);
+    rig.completes(3);
+    assert!(rig.is_empty());
+}
+
+#[test]
+fn a_request_that_comes_while_its_model_is_unloaded_has_it_loaded_again() {
+    let mut rig = shelf();
+    let (first, second) = (ReplicaId::new(0), ReplicaId::new(1));
+    rig.ask(1, 0);
+    rig.up(0);
+    rig.completes(1);
+    assert_eq!(rig.ask(2, 1), [Effect::Stop { replica: first }]);
+    assert_eq!(rig.ask(3, 0), [], "it is on its way out");
+    let effects = rig.handle(Event::ReplicaStopped { replica: first });
+    assert_eq!(effects, [Effect::Start { replica: second }]);
+    rig.up(1);
+    assert_eq!(
+        rig.completes(2).last(),
+        Some(&Effect::Stop { replica: second })
+    );
+    let effects = rig.handle(Event::ReplicaStopped { replica: second });
+    assert_eq!(effects, [Effect::Start { replica: first }]);
+    assert_eq!(sent(&rig.up(0)), [(3, 0)]);
+}
+
+#[test]
+fn when_loading_takes_longer_than_a_request_may_wait_it_is_told_so_at_once() {
+    let mut rig = shelf();
+    rig.ask(1, 0);
+    rig.now = rig.now + Micros::from_secs(20);
+    rig.up(0);
+    rig.completes(1);
+    rig.ask(2, 1);
+    rig.handle(Event::ReplicaStopped {
+        replica: ReplicaId::new(0),
+    });
+    rig.gateway.pools[0].model.max_wait = Some(Micros::from_secs(10));
+    let effects = rig.ask(3, 0);
+    assert_eq!(
+        outcomes(&effects),
+        [(3, Outcome::Rejected(Rejection::Capacity))]
+    );
+    let told = refusal(&effects).retry_after.unwrap();
+    assert!(told >= Micros::from_secs(20), "{told:?}");
+}
+
+#[test]
+fn a_load_that_fails_is_tried_again_after_a_pause_and_refused_meanwhile() {
+    let mut rig = shelf();
+    rig.ask(1, 0);
+    rig.handle(Event::ReplicaDown { replica: REPLICA });
+    let rejected = Outcome::Rejected(Rejection::NoReplica);
+    assert_eq!(
+        outcomes(&rig.ask(2, 0)),
+        [(2, rejected)],
+        "fast, with the pause to come"
+    );
+    assert_eq!(
+        rig.wait(Health::BACKOFF_MIN),
+        [Effect::Start { replica: REPLICA }]
+    );
+    assert_eq!(sent(&rig.up(0)), [(1, 0)]);
+}

@@ -193,6 +193,7 @@ proptest! {
                 | Effect::Start { .. }
                 | Effect::Failed { .. }
                 | Effect::Withdraw { .. }
+                | Effect::Stop { .. }
                 | Effect::Retired { .. }
                 | Effect::Drained => {}
             }
