@@ -513,6 +513,7 @@ fn shelf() -> Rig {
 
 impl Rig {
     fn ask(&mut self, id: u64, model: u32) -> Vec<Effect> {
+        self.now = self.now + Micros::from_millis(1);
         let arrival = Arrival {
             id: RequestId::new(id),
             tenant: TenantId::new(0),
