@@ -7,11 +7,14 @@ mod model_file;
 mod serve;
 mod terminal;
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use tollgate_server::keeper;
+use tollgate_server::process::KEEPER_VERB;
 
 /// Many tenants, one set of language-model engines: fair shares, kept promises, exact bills.
 #[derive(Debug, Parser)]
@@ -50,6 +53,13 @@ enum Verb {
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
+    /// Run an engine for the gateway that started this, and end it with the gateway.
+    #[command(name = KEEPER_VERB, hide = true)]
+    KeepEngine {
+        /// The engine's command.
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
 }
 
 /// Flags of `serve`. They win over the configuration.
@@ -82,5 +92,6 @@ fn main() -> ExitCode {
     match cli.verb {
         Verb::Serve(args) => serve::serve(args),
         Verb::Check { config } => check::check(&config),
+        Verb::KeepEngine { command } => keeper::keep(&command),
     }
 }

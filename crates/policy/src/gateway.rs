@@ -233,6 +233,7 @@ impl Gateway {
                 self.end(Ended::at_the_door(id, stranger, outcome), now);
             }
             Event::FirstToken { id } => self.first_token(id, now),
+            Event::Begun { id } => self.begun(id, now),
             Event::Stepped {
                 replica,
                 served,
@@ -240,6 +241,9 @@ impl Gateway {
             } => {
                 self.stepped(replica, &served, report, now);
             }
+            Event::Streamed(served) => self.streamed(served, now),
+            Event::Reported { replica, report } => self.reported(replica, report, now),
+            Event::Reckoned { id } => self.reckoned(id),
             Event::EngineEnded { id, ending, usage } => self.engine_ended(id, ending, usage, now),
             Event::ClientEnded { id, ending } => self.client_ended(id, ending, now),
             Event::ReplicaUp { replica, capacity } => self.replica_up(replica, capacity, now),
@@ -383,6 +387,16 @@ impl Gateway {
             waits: queue.waits(id),
         });
         each.collect()
+    }
+
+    /// The id that the next replica to be added gets.
+    pub fn free_replica_id(&self) -> ReplicaId {
+        let retired = self
+            .replicas
+            .iter()
+            .position(|one| one.stay == Stay::Retired);
+        let place = retired.unwrap_or(self.replicas.len());
+        ReplicaId::new(u32::try_from(place).unwrap_or(u32::MAX))
     }
 
     /// How many tenants there are; their ids count up from zero.

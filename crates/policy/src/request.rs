@@ -12,7 +12,7 @@ use crate::outcome::{EngineEnding, Outcome, Phase};
 use crate::quota::Reservation;
 use crate::tenant::Class;
 use crate::units::{KvBlocks, Time, Tokens};
-use crate::usage::Usage;
+use crate::usage::{Counted, Usage};
 
 /// A request, as it asks to be let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -87,6 +87,8 @@ pub(crate) struct Running {
     pub(crate) waiting: Waiting,
     /// Prompt tokens that its replica has to compute for it, as far as is known.
     pub(crate) prefill: Tokens,
+    /// Whether a part of the answer is on its way, token or not.
+    pub(crate) begun: bool,
     /// It is to go to another replica, as soon as this one has let go of it.
     pub(crate) moving: bool,
     /// What it was told to end as, where that is not what the two parties make of it.
@@ -95,6 +97,8 @@ pub(crate) struct Running {
     pub(crate) engine: Option<(EngineEnding, Usage)>,
     /// The client's last word.
     pub(crate) client: Option<ClientEnding>,
+    /// Who counted what it used.
+    pub(crate) counted: Counted,
 }
 
 impl Running {
@@ -108,10 +112,12 @@ impl Running {
             fence,
             prefill: waiting.prompt,
             waiting,
+            begun: false,
             moving: false,
             stopped: None,
             engine: None,
             client: None,
+            counted: Counted::Exactly,
         }
     }
 
@@ -130,7 +136,7 @@ impl Running {
 
     /// Whether nobody has seen anything of an answer, so that another replica may make it.
     pub(crate) const fn is_unanswered(&self) -> bool {
-        !self.prefilled && self.first_token.is_none()
+        !self.begun && !self.prefilled && self.first_token.is_none()
     }
 
     /// The outcome and the usage, once both parties are done.
@@ -143,6 +149,7 @@ impl Running {
                 Outcome::Completed(reason)
             }
             (None, EngineEnding::Failed(failure), _) => Outcome::ReplicaFailed(failure),
+            (None, EngineEnding::Refused(status), _) => Outcome::ReplicaRefused(status),
             (None, _, ClientEnding::Panicked) => Outcome::Bug,
             (None, EngineEnding::Cancelled, _)
             | (None, EngineEnding::Finished(_), ClientEnding::Gone) => {

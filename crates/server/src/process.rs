@@ -129,7 +129,10 @@ mod tests {
         }
         let shown = tail(&log);
         assert_eq!(shown.lines().count(), TAIL_LINES);
-        assert!(shown.starts_with("line 9980") && shown.ends_with("line 9999"), "{shown}");
+        assert!(
+            shown.starts_with("line 9980") && shown.ends_with("line 9999"),
+            "{shown}"
+        );
         assert!(tail(&folder.path().join("none.log")).contains("can't be read"));
     }
 }

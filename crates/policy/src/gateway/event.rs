@@ -9,7 +9,7 @@ use crate::request::{Arrival, ClientEnding};
 use crate::route::{Affinity, Because};
 use crate::tenant::Tenant;
 use crate::units::{KvBlocks, Micros, Time, Tokens};
-use crate::usage::{Usage, Weights};
+use crate::usage::{Counted, Usage, Weights};
 use crate::window::Capacity;
 
 /// Something that happened.
@@ -35,6 +35,12 @@ pub enum Event {
         /// Whose.
         id: RequestId,
     },
+    /// A part of an answer is on its way to the client, though it may hold no token yet: from here
+    /// on no other replica can make it.
+    Begun {
+        /// Whose.
+        id: RequestId,
+    },
     /// A replica has done a step.
     Stepped {
         /// Which replica.
@@ -43,6 +49,20 @@ pub enum Event {
         served: Vec<Served>,
         /// What the replica says of itself after it.
         report: Report,
+    },
+    /// A replica in another process went on with an answer.
+    Streamed(Served),
+    /// What a replica in another process says of itself, when it was asked.
+    Reported {
+        /// Which replica.
+        replica: ReplicaId,
+        /// What it says.
+        report: Report,
+    },
+    /// The usage of a request is reckoned, not counted: its engine tells none.
+    Reckoned {
+        /// Which request.
+        id: RequestId,
     },
     /// The engine is done with a request that it was given.
     EngineEnded {
@@ -260,6 +280,8 @@ pub struct Record {
     pub outcome: Outcome,
     /// What was used.
     pub usage: Usage,
+    /// Who counted it.
+    pub counted: Counted,
     /// When it was received.
     pub received: Time,
     /// When it was given to a replica.

@@ -183,7 +183,8 @@ impl Gateway {
         };
         let replica = running.replica;
         match ending {
-            EngineEnding::Finished(_) => {
+            // A request that it does not take is not its fault.
+            EngineEnding::Finished(_) | EngineEnding::Refused(_) => {
                 self.replica(replica).window.answered();
                 self.noticed(replica, Sign::Answered, now);
             }
@@ -232,7 +233,7 @@ impl Gateway {
         tries.note(running.replica);
         let elsewhere = self.has_fresh(request.model, request.class, &tries);
         match ending {
-            EngineEnding::Finished(_) => false,
+            EngineEnding::Finished(_) | EngineEnding::Refused(_) => false,
             // Withdrawn, or ended with an engine that went: it is no retry, and as often as
             // replicas go.
             _ if running.moving => elsewhere,

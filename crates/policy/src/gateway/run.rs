@@ -12,7 +12,7 @@ use crate::request::{ClientEnding, Running, Stage};
 use crate::route::{Affinity, Candidate, Choice, Load, Seek};
 use crate::tenant::Class;
 use crate::units::{KvBlocks, Micros, Time, Tokens};
-use crate::usage::{Usage, Weights};
+use crate::usage::{Counted, Usage, Weights};
 use crate::window::{Ask, Blocked};
 
 impl Gateway {
@@ -172,6 +172,16 @@ impl Gateway {
         }
     }
 
+    pub(super) fn begun(&mut self, id: RequestId, now: Time) {
+        let Some(running) = self.running(id) else {
+            return;
+        };
+        (running.begun, running.moving) = (true, false);
+        let replica = running.replica;
+        let health = &mut self.replica(replica).health;
+        health.note(Sign::Answered, Company::Alone, now);
+    }
+
     /// Charges service as it is given, and measures how fast it is given.
     pub(super) fn stepped(
         &mut self,
@@ -197,6 +207,36 @@ impl Gateway {
         let pool = self.pool(model);
         pool.rate.served(all, now);
         self.fill(model, now);
+    }
+
+    /// Charges what a replica in another process gave. Its steps are not seen, so nothing is learned
+    /// of what one costs.
+    pub(super) fn streamed(&mut self, served: Served, now: Time) {
+        let Some(model) = self.requests.get(&served.id).map(|request| request.model) else {
+            return;
+        };
+        self.note_served(&served, self.weights, now);
+        let pool = self.pool(model);
+        pool.rate.served(served.prompt + served.output, now);
+        // A first token makes room for another prompt.
+        if served.prompt > Tokens::ZERO {
+            self.fill(model, now);
+        }
+    }
+
+    /// What a replica in another process says of itself.
+    pub(super) fn reported(&mut self, replica: ReplicaId, report: Report, now: Time) {
+        let replica = self.replica(replica);
+        replica.window.report(report.waiting, report.kv);
+        let model = replica.model;
+        self.fill(model, now);
+    }
+
+    /// Nobody counted what a request used.
+    pub(super) fn reckoned(&mut self, id: RequestId) {
+        if let Some(running) = self.running(id) {
+            running.counted = Counted::Roughly;
+        }
     }
 
     fn note_served(&mut self, served: &Served, weights: Weights, now: Time) {
@@ -244,7 +284,10 @@ impl Gateway {
         // It was taken back for another replica, and there is none any more.
         let ending = match ending {
             EngineEnding::Cancelled if moving => EngineEnding::Failed(Failure::Unreachable),
-            EngineEnding::Cancelled | EngineEnding::Finished(_) | EngineEnding::Failed(_) => ending,
+            EngineEnding::Cancelled
+            | EngineEnding::Finished(_)
+            | EngineEnding::Refused(_)
+            | EngineEnding::Failed(_) => ending,
         };
         if let Some(running) = self.running(id) {
             running.engine = Some((ending, usage));

@@ -149,6 +149,18 @@ fn after_the_first_token_a_failure_is_told_and_not_tried_again() {
 }
 
 #[test]
+fn an_answer_that_has_begun_without_a_token_is_not_made_by_another() {
+    let mut rig = pool(2);
+    rig.arrive(1);
+    let id = RequestId::new(1);
+    assert_eq!(rig.handle(Event::Begun { id }), []);
+    assert_eq!(
+        failed(&rig.fails(1, Failure::BrokeOff)),
+        [(1, Failure::BrokeOff)]
+    );
+}
+
+#[test]
 fn a_request_is_tried_on_three_replicas_and_on_none_twice() {
     let mut rig = pool(5);
     let mut tried = sent(&rig.arrive(1));
