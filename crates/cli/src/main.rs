@@ -2,6 +2,7 @@
 
 mod banner;
 mod check;
+mod doctor;
 mod logging;
 mod model_file;
 mod serve;
@@ -30,6 +31,7 @@ Examples:
   tollgate serve --model my-model.gguf      another model
   tollgate serve --config tollgate.yaml     models, tenants, keys and limits from a file
   tollgate check --config tollgate.yaml     every mistake in the file, with its line
+  tollgate doctor --config tollgate.yaml    whether its engines are there and can do it
 
 Then point any OpenAI client at http://127.0.0.1:8080/v1";
 
@@ -50,6 +52,16 @@ enum Verb {
     /// loaded. The variables that the file names must be set.
     Check {
         /// The file to check.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Look at everything that a configuration relies on, and say what is wrong and what to do.
+    ///
+    /// It asks the engines whether they are there, what they know and whether they stream, and looks
+    /// at ports, files and devices. Nothing is changed; each engine is asked for one token. Exits 0
+    /// when all of it works, 1 when something does not, and 2 when the file has mistakes.
+    Doctor {
+        /// The configuration to look at.
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
@@ -92,6 +104,7 @@ fn main() -> ExitCode {
     match cli.verb {
         Verb::Serve(args) => serve::serve(args),
         Verb::Check { config } => check::check(&config),
+        Verb::Doctor { config } => doctor::doctor(&config),
         Verb::KeepEngine { command } => keeper::keep(&command),
     }
 }
