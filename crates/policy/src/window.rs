@@ -179,7 +179,8 @@ pub struct Window {
     warming: Option<u32>,
     /// KV blocks held, as the replica last said.
     reported: KvBlocks,
-    /// KV blocks that it was sent since.
+    /// KV blocks that it was sent since, less what has ended since: where no report comes any more,
+    /// it does not grow.
     since: KvBlocks,
 }
 
@@ -327,6 +328,7 @@ impl Window {
         );
         self.held.sequences -= 1;
         self.held.kv -= kv;
+        self.since -= kv.min(self.since);
         if class == Class::BestEffort {
             self.held.best_effort_kv -= kv;
         }
@@ -556,6 +558,16 @@ mod tests {
         assert_eq!(window.occupancy(), KvBlocks::new(80));
         window.report(0, KvBlocks::new(70));
         assert_eq!(window.occupancy(), KvBlocks::new(70));
+    }
+
+    #[test]
+    fn a_replica_that_never_reports_is_not_taken_for_a_full_one() {
+        let mut window = window(Bounds::default(), 10, 100);
+        for _ in 0..100 {
+            hold(&mut window, Class::Standard, 20);
+            window.release(Class::Standard, KvBlocks::new(20));
+        }
+        assert_eq!(window.occupancy(), KvBlocks::ZERO);
     }
 
     #[test]
