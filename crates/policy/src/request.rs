@@ -77,8 +77,8 @@ pub(crate) enum Stage {
 pub(crate) struct Running {
     pub(crate) replica: ReplicaId,
     pub(crate) dispatched: Time,
-    /// Whether the engine has answered its prompt with a token.
-    pub(crate) prefilled: bool,
+    /// What of its prompt counts as prefill in flight: nothing once a token has answered it.
+    pub(crate) prefill: Tokens,
     /// When its first token was written to the client.
     pub(crate) first_token: Option<Time>,
     /// When it is stopped at the latest.
@@ -107,7 +107,6 @@ impl Running {
         Self {
             replica,
             dispatched: Time::START,
-            prefilled: false,
             first_token: None,
             fence,
             prefill: waiting.prompt,
@@ -136,7 +135,7 @@ impl Running {
 
     /// Whether nobody has seen anything of an answer, so that another replica may make it.
     pub(crate) const fn is_unanswered(&self) -> bool {
-        !self.begun && !self.prefilled && self.first_token.is_none()
+        !self.begun && self.first_token.is_none()
     }
 
     /// The outcome and the usage, once both parties are done.

@@ -224,6 +224,13 @@ const MODELS: &[Key] = &[
         "Tokens that one sequence may compute in a step: less leaves more to others.",
     ),
     key(
+        "models[].prefill_pacing",
+        "on or off",
+        Is("on"),
+        "While several tenants are active, computes the prompts of those that have their share \
+         no faster than prompts come, a part in each step: no first token waits for a long step.",
+    ),
+    key(
         "models[].order",
         "decode_first or prefill_first",
         Is("decode_first"),
@@ -314,6 +321,13 @@ const MODELS: &[Key] = &[
          run with `--scheduling-policy priority`. Only for `vllm` and `sglang`.",
     ),
     key(
+        "models[].upstream.ca",
+        "path",
+        Means("this computer's own"),
+        "A PEM file of certificates to trust beside this computer's own, for engines behind \
+         `https`.",
+    ),
+    key(
         "models[].upstream.max_event",
         "size, 64KiB..=256MiB",
         Is("8MiB"),
@@ -335,7 +349,7 @@ const MODELS: &[Key] = &[
     ),
     key(
         "models[].replicas[].url",
-        "`http://HOST:PORT`, `https://HOST` or `unix:/PATH`",
+        "`http://HOST:PORT` or `https://HOST` or `unix:/PATH`",
         Means("refused for engines in other processes without `command`"),
         "Where the engine listens, with or without `/v1` at its end.",
     ),
