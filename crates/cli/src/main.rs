@@ -3,18 +3,22 @@
 mod banner;
 mod bench;
 mod check;
+mod doctor;
 mod logging;
 mod model_file;
 mod report;
 mod serve;
 mod terminal;
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
 use tollgate_bench::args::ReportArgs;
+use tollgate_server::keeper;
+use tollgate_server::process::KEEPER_VERB;
 
 /// Many tenants, one set of language-model engines: fair shares, kept promises, exact bills.
 #[derive(Debug, Parser)]
@@ -32,6 +36,7 @@ Examples:
   tollgate check --config tollgate.yaml     every mistake in the file, with its line
   tollgate report runs/ --out report.html   what recorded runs show, on one page
   tollgate bench flood                      what a quiet tenant gets beside one that floods
+  tollgate doctor --config tollgate.yaml    whether its engines are there and can do it
 
 Then point any OpenAI client at http://127.0.0.1:8080/v1";
 
@@ -69,6 +74,23 @@ enum Verb {
         #[command(subcommand)]
         verb: Box<bench::BenchVerb>,
     },
+    /// Look at everything that a configuration relies on, and say what is wrong and what to do.
+    ///
+    /// It asks the engines whether they are there, what they know and whether they stream, and looks
+    /// at ports, files and devices. Nothing is changed; each engine is asked for one token. Exits 0
+    /// when all of it works, 1 when something does not, and 2 when the file has mistakes.
+    Doctor {
+        /// The configuration to look at.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Run an engine for the gateway that started this, and end it with the gateway.
+    #[command(name = KEEPER_VERB, hide = true)]
+    KeepEngine {
+        /// The engine's command.
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
 }
 
 /// Flags of `serve`. They win over the configuration.
@@ -103,5 +125,7 @@ fn main() -> ExitCode {
         Verb::Check { config } => check::check(&config),
         Verb::Report(args) => report::report(&args),
         Verb::Bench { verb } => bench::bench(&verb),
+        Verb::Doctor { config } => doctor::doctor(&config),
+        Verb::KeepEngine { command } => keeper::keep(&command),
     }
 }

@@ -56,10 +56,25 @@ pub enum Failure {
     Silent,
     /// It has no room: no fault of its own.
     Busy,
-    /// What it sent is no answer.
+    /// What it sent is no answer, or an error of its own.
     BadAnswer,
     /// It broke off in the middle of an answer.
     BrokeOff,
+}
+
+impl Failure {
+    /// Whether another replica may do better.
+    pub const fn may_go_elsewhere(self) -> bool {
+        match self {
+            Self::Sequence => false,
+            Self::Engine
+            | Self::Unreachable
+            | Self::Silent
+            | Self::Busy
+            | Self::BadAnswer
+            | Self::BrokeOff => true,
+        }
+    }
 }
 
 /// The one way a request ended.

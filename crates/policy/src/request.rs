@@ -5,6 +5,8 @@
 //! the replica's window. So what is charged is what the engine says it made, also when the client
 //! left long before.
 
+use crate::failover::Tries;
+use crate::fair::Waiting;
 use crate::ids::{ModelId, ReplicaId, RequestId, TenantId};
 use crate::outcome::{EngineEnding, Outcome, Phase};
 use crate::quota::Reservation;
@@ -56,6 +58,8 @@ pub(crate) struct Request {
     pub(crate) kv: KvBlocks,
     /// What it holds of its tenant's levels.
     pub(crate) reservation: Reservation,
+    /// Where it has been tried in vain.
+    pub(crate) tries: Tries,
     pub(crate) stage: Stage,
 }
 
@@ -79,6 +83,14 @@ pub(crate) struct Running {
     pub(crate) first_token: Option<Time>,
     /// When it is stopped at the latest.
     pub(crate) fence: Time,
+    /// Its place in the queue, should it have to go back there.
+    pub(crate) waiting: Waiting,
+    /// Prompt tokens that its replica has to compute for it, as far as is known.
+    pub(crate) prefill: Tokens,
+    /// Whether a part of the answer is on its way, token or not.
+    pub(crate) begun: bool,
+    /// It is to go to another replica, as soon as this one has let go of it.
+    pub(crate) moving: bool,
     /// What it was told to end as, where that is not what the two parties make of it.
     pub(crate) stopped: Option<Outcome>,
     /// The engine's last word.
@@ -91,18 +103,16 @@ pub(crate) struct Running {
 
 impl Running {
     /// A request that `replica` has just been given.
-    pub(crate) const fn new(
-        replica: ReplicaId,
-        prefill: Tokens,
-        dispatched: Time,
-        fence: Time,
-    ) -> Self {
+    pub(crate) const fn new(replica: ReplicaId, waiting: Waiting, fence: Time) -> Self {
         Self {
             replica,
-            dispatched,
-            prefill,
+            dispatched: Time::START,
             first_token: None,
             fence,
+            prefill: waiting.prompt,
+            waiting,
+            begun: false,
+            moving: false,
             stopped: None,
             engine: None,
             client: None,
@@ -121,6 +131,11 @@ impl Running {
             None => Phase::BeforeFirstToken,
             Some(_) => Phase::MidStream,
         }
+    }
+
+    /// Whether nobody has seen anything of an answer, so that another replica may make it.
+    pub(crate) const fn is_unanswered(&self) -> bool {
+        !self.begun && self.first_token.is_none()
     }
 
     /// The outcome and the usage, once both parties are done.
@@ -146,16 +161,26 @@ impl Running {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use super::*;
     use crate::outcome::{Failure, Fence, FinishReason};
+    use crate::units::Service;
 
     fn running() -> Running {
-        Running::new(
-            ReplicaId::new(0),
-            Tokens::ZERO,
-            Time::START,
-            Time::from_micros(1),
-        )
+        let waiting = Waiting {
+            id: RequestId::new(1),
+            tenant: TenantId::new(0),
+            class: Class::Standard,
+            weight: NonZeroU32::MIN,
+            floor: 0,
+            prompt: Tokens::new(1),
+            work: Tokens::new(2),
+            kv: KvBlocks::new(1),
+            prepay: Service::ZERO,
+            deadline: Time::from_micros(1),
+        };
+        Running::new(ReplicaId::new(0), waiting, Time::from_micros(1))
     }
 
     #[test]

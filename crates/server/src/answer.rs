@@ -231,7 +231,9 @@ impl Context<'_> {
                 EngineEnding::Cancelled | EngineEnding::Refused(_) | EngineEnding::Finished(_),
                 _,
             ))
-            | Some(Letter::Dispatched(_) | Letter::Delta(_) | Letter::Finished(..))
+            | Some(
+                Letter::Dispatched(_) | Letter::Delta(_) | Letter::Finished(..) | Letter::Withdrawn,
+            )
             | None => refuse::bug(),
         };
         let line = Arc::clone(&self.visit.line);
@@ -281,6 +283,10 @@ pub(crate) fn dispatch_headers(dispatch: Option<&Dispatch>, response: &mut Respo
     headers.insert(
         "x-tollgate-queue-ms",
         HeaderValue::from(dispatch.queued.get() / 1_000),
+    );
+    headers.insert(
+        "x-tollgate-route-reason",
+        HeaderValue::from_static(dispatch.because.label()),
     );
     refuse::quota_headers(dispatch.quota, headers);
 }

@@ -23,6 +23,7 @@ use crate::line::Line;
 use crate::prepare;
 use crate::refuse;
 use crate::repeats::Repeats;
+use crate::roster::Roster;
 use crate::upstream::RemoteModel;
 
 /// The shared state of all handlers.
@@ -32,6 +33,7 @@ pub(crate) struct App {
     /// Replaced as a whole when the configuration changes.
     pub(crate) callers: RwLock<Arc<Callers>>,
     pub(crate) repeats: Repeats,
+    pub(crate) roster: Arc<Roster>,
     pub(crate) models: Vec<ServedModel>,
     /// Whether any of them is made in another process.
     pub(crate) relays: bool,

@@ -9,6 +9,7 @@ mod admin;
 mod decode;
 mod expand;
 mod fairness;
+mod fleet;
 mod identity;
 mod key;
 mod models;
@@ -30,6 +31,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 pub use self::fairness::Fairness;
+pub(crate) use self::fleet::PORT;
+pub use self::fleet::{CommandConfig, HealthConfig, RoutingConfig};
 pub use self::identity::{Anonymous, Identity};
 pub use self::key::KeyHash;
 pub use self::models::{

@@ -5,10 +5,10 @@ use std::sync::Arc;
 use tokio::sync::mpsc::Receiver;
 use tollgate_engine::Delta;
 use tollgate_policy::gateway::{Dispatch, Event, Refusal, Served};
-use tollgate_policy::ids::RequestId;
+use tollgate_policy::ids::{ReplicaId, RequestId};
 use tollgate_policy::outcome::{EngineEnding, FinishReason, Outcome};
 use tollgate_policy::request::ClientEnding;
-use tollgate_policy::units::Tokens;
+use tollgate_policy::units::{Micros, Tokens};
 use tollgate_policy::usage::{Counted, Usage};
 
 use crate::desk::Desk;
@@ -26,6 +26,8 @@ pub(crate) enum Letter {
     Finished(u32, FinishReason),
     /// The engine is done with it. The last letter.
     Ended(EngineEnding, Usage),
+    /// The replica that has it is to let go of it: another will get it.
+    Withdrawn,
     /// It was stopped. Nothing after it is for the client.
     Stopped(Outcome),
 }
@@ -73,6 +75,24 @@ impl InFlight {
         let (usage, reported) = (Usage::default(), Tokens::ZERO);
         self.engine = EnginePart::Ours { usage, reported };
         self
+    }
+
+    /// An engine in another process has been given it, the first or another one.
+    pub(crate) fn given(&mut self) {
+        if let EnginePart::Ended = self.engine {
+            let (usage, reported) = (Usage::default(), Tokens::ZERO);
+            self.engine = EnginePart::Ours { usage, reported };
+        }
+    }
+
+    /// A part of the answer of an engine in another process is on its way to the client.
+    pub(crate) fn begun(&mut self) {
+        self.desk.submit(Event::Begun { id: self.id });
+    }
+
+    /// An engine in another process is full, and says until when.
+    pub(crate) fn full(&mut self, replica: ReplicaId, wait: Option<Micros>) {
+        self.desk.submit(Event::ReplicaFull { replica, wait });
     }
 
     /// Notes what an engine in another process has given so far.

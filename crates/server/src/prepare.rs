@@ -140,6 +140,12 @@ pub(crate) async fn prepare(
     let mut order = order.map_err(|turned| (turned.of(tenant), None))?;
     if let Work::Replicas(passage) = &mut order.work {
         headers::write_request(&parts.headers, &mut passage.headers);
+        if let Made::Elsewhere(model) = &app.model(order.arrival.model).made
+            && let Some(name) = parts.headers.get(&model.routing.session_header)
+        {
+            let affinity = std::mem::take(&mut passage.affinity);
+            passage.affinity = model.in_session(affinity, tenant, name.as_bytes());
+        }
     }
     order.arrival.retry = app.repeats.is_retry(&parts.headers, tenant, visit.received);
     Ok(order)
@@ -263,11 +269,13 @@ fn passage(
         retry: false,
         received: visit.received,
     };
+    let prompt = relay.prompt.clone();
     let passage = Passage {
         kind,
         body: body.clone(),
         relay,
         headers: Vec::new(),
+        affinity: model.affinity(tenant, body.get(prompt).unwrap_or_default()),
     };
     Order {
         arrival,

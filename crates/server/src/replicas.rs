@@ -7,7 +7,6 @@
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::{Arc, Weak};
 
-use tokio::sync::mpsc::UnboundedReceiver;
 use tollgate_engine::fake::{Costs, Fake, FakeModel, Faults};
 use tollgate_engine::llama::{LlamaModel, LoadError};
 use tollgate_engine::{Engine, Model, Observer, Open, Served, Spec};
@@ -20,9 +19,9 @@ use tollgate_policy::usage::Usage;
 use tollgate_policy::window::Capacity;
 
 use crate::config::{EngineConfig, FakeConfig, ModelConfig};
-use crate::desk::Desk;
+use crate::desk::{Desk, ReplicaTask};
 use crate::prepare;
-use crate::upstream::{RemoteModel, probe};
+use crate::roster::Member;
 
 /// The KV pool of a model whose configuration names none: half a GiB, so that a laptop stays one.
 const KV_DEFAULT: KvBytes = KvBytes::new(512 << 20);
@@ -65,7 +64,7 @@ pub(crate) enum Plan {
     /// They are built here.
     Built(Box<Blueprint>),
     /// They run in other processes.
-    Remote(Arc<RemoteModel>, probe::Limits),
+    Remote(Member),
 }
 
 impl Plan {
@@ -73,7 +72,15 @@ impl Plan {
     pub(crate) fn context(&self) -> Tokens {
         match self {
             Self::Built(blueprint) => blueprint.context(),
-            Self::Remote(model, _) => model.policy_context(),
+            Self::Remote(member) => member.model.policy_context(),
+        }
+    }
+
+    /// What the roster knows it by, where its engines run in other processes.
+    pub(crate) fn member(&self) -> Option<Member> {
+        match self {
+            Self::Built(_) => None,
+            Self::Remote(member) => Some(member.clone()),
         }
     }
 
@@ -81,7 +88,7 @@ impl Plan {
     pub(crate) fn kv_per_token(&self) -> KvBytes {
         match self {
             Self::Built(blueprint) => blueprint.kv_per_token(),
-            Self::Remote(..) => KV_PER_TOKEN_ELSEWHERE,
+            Self::Remote(_) => KV_PER_TOKEN_ELSEWHERE,
         }
     }
 }
@@ -218,25 +225,15 @@ impl Weights {
     }
 }
 
-/// Starts each replica that comes out of `starts`. Runs until the desk is gone.
-pub(crate) async fn supervise(
-    fleet: Arc<Fleet>,
-    desk: Weak<Desk>,
-    mut starts: UnboundedReceiver<ReplicaId>,
-) {
-    while let Some(id) = starts.recv().await {
-        if let Some(Plan::Remote(model, _)) = fleet.plan(id) {
-            if let Some(upstream) = model.replica(id) {
-                upstream.start.notify_one();
-            }
-            continue;
-        }
-        let (fleet, desk) = (Arc::clone(&fleet), desk.clone());
-        // Not awaited: one replica that is slow to start holds up no other.
-        drop(tokio::task::spawn_blocking(move || {
-            start(&fleet, &desk, id)
-        }));
-    }
+/// Carries out what is to be done with a replica of this process, without waiting for it: one that
+/// is slow to start holds up no other.
+pub(crate) fn carry_out(fleet: &Arc<Fleet>, desk: &Weak<Desk>, task: ReplicaTask) {
+    let (fleet, desk) = (Arc::clone(fleet), desk.clone());
+    drop(tokio::task::spawn_blocking(move || match task {
+        ReplicaTask::Start(id) => start(&fleet, &desk, id),
+        // None of this process is stopped but with it.
+        ReplicaTask::Stop(_) | ReplicaTask::Retire(_) => {}
+    }));
 }
 
 fn start(fleet: &Fleet, desk: &Weak<Desk>, id: ReplicaId) {

@@ -6,6 +6,7 @@ use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio_rustls::TlsConnector;
 use tollgate_engine::fake::Faults;
@@ -24,18 +25,18 @@ use crate::clock::Clock;
 use crate::config::{
     Address, Config, EngineConfig, Fairness, ModelConfig, RemoteConfig, ReplicaConfig,
 };
-use crate::desk::Desk;
+use crate::desk::{Desk, ReplicaTask};
 use crate::ledger::{Ledger, LedgerError};
 use crate::listen::{Closing, Door, accept};
 use crate::metrics::Metrics;
 use crate::reload::{self, ConfigFile};
 use crate::repeats::Repeats;
 use crate::replicas::{self, Blueprint, Fleet, Plan};
+use crate::roster::{self, Maker, Member, Roster};
 use crate::routes::router;
 use crate::salt;
-use crate::spawn::Tasks;
-use crate::upstream::pool::Pool;
-use crate::upstream::{RemoteModel, Upstream, io, probe};
+use crate::spawn::{Tasks, UntilStop};
+use crate::upstream::{RemoteModel, io};
 
 /// How long after the drain's bound a client may take to accept the last of what it is told.
 const GOODBYE: Duration = Duration::from_millis(500);
@@ -97,6 +98,14 @@ pub enum StartError {
         /// Its configured name.
         model: String,
     },
+    /// An engine that is to be started has no port.
+    #[error("model {model}: there is no free port for an engine: {source}")]
+    Port {
+        /// Its configured name.
+        model: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
     /// There is nobody to trust.
     #[error("model {model}: upstream.ca: {source}; name a PEM file with certificates")]
     Trust {
@@ -150,7 +159,8 @@ impl Server {
     /// As [`Server::start`].
     pub async fn start_with_faults(config: Config, faults: Faults) -> Result<Self, StartError> {
         let salt_key = salt::key(&config)?;
-        let plans = load(config.models.list(), &faults, salt_key)?;
+        let maker = Maker::new(&config.data_dir);
+        let plans = load(config.models.list(), &faults, salt_key, &maker)?;
         let address = config.listen;
         let listener = TcpListener::bind(address)
             .await
@@ -167,30 +177,30 @@ impl Server {
         let books = Books::new(Metrics::new(), ledger, names, &clock);
         let policy = policy_config(&config, &plans, &clock);
         let models: Vec<_> = policy.replicas.iter().map(|one| one.model).collect();
-        let (desk, starts) = Desk::new(policy, clock, books);
+        let (desk, orders) = Desk::new(policy, clock, books);
+        let (tasks, stop) = (Tasks::default(), watch::Sender::new(false));
+        let until_stop = UntilStop {
+            tasks: tasks.clone(),
+            stop: stop.subscribe(),
+        };
+        let listed = config.models.list();
+        let members = plans.iter().map(Plan::member).collect();
+        let roster = Arc::new(Roster::new(&desk, until_stop, (members, maker), listed));
         let server = Self {
             address: listener.local_addr().unwrap_or(address),
             admin: admin.as_ref().and_then(|admin| admin.local_addr().ok()),
             facts: facts(config.models.list(), &plans),
-            app: Arc::new(app(&config, &plans, Arc::clone(&desk))),
-            tasks: Tasks::default(),
+            app: Arc::new(app(&config, &plans, Arc::clone(&desk), Arc::clone(&roster))),
+            tasks,
             drain: config.server.drain,
             closing: watch::Sender::new(Closing::No),
-            stop: watch::Sender::new(false),
+            stop,
             replicas: models.len(),
             reload: Arc::new(Notify::new()),
             config: Arc::new(config),
             desk,
         };
-        for plan in &plans {
-            server.watch(plan);
-        }
-        let fleet = Arc::new(Fleet::new(plans, models));
-        let supervisor = replicas::supervise(fleet, Arc::downgrade(&server.desk), starts);
-        server.run("replicas", supervisor);
-        for id in (0..server.replicas).filter_map(|n| u32::try_from(n).ok()) {
-            server.desk.start_replica(ReplicaId::new(id));
-        }
+        server.begin(plans, models, roster, orders);
         let timer = Arc::clone(&server.desk);
         server.run("timer", async move { timer.keep_time().await });
         let places = server.config.server.max_connections;
@@ -276,6 +286,7 @@ impl Server {
         if *self.closing.borrow() == Closing::No {
             self.closing.send_replace(Closing::WhenIdle);
         }
+        self.app.roster.end();
         self.stop.send_replace(true);
         if tokio::time::timeout(CLOSING_TIME, self.tasks.ended())
             .await
@@ -287,23 +298,31 @@ impl Server {
         }
     }
 
-    /// Watches the engines of a model that run in other processes.
-    fn watch(&self, plan: &Plan) {
-        let Plan::Remote(model, limits) = plan else {
-            return;
+    /// Looks after the replicas, and has those started that are there from the start.
+    fn begin(
+        &self,
+        plans: Vec<Plan>,
+        models: Vec<ModelId>,
+        roster: Arc<Roster>,
+        orders: UnboundedReceiver<ReplicaTask>,
+    ) {
+        roster.begin();
+        let when_asked = |model: ModelId| {
+            let place = usize::try_from(model.get()).unwrap_or(usize::MAX);
+            let config = self.config.models.list().get(place);
+            config.is_some_and(|config| config.loading.is_some())
         };
-        for upstream in &model.replicas {
-            let (model, upstream) = (Arc::clone(model), Arc::clone(upstream));
-            let desk = Arc::downgrade(&self.desk);
-            let watch = probe::watch(
-                Arc::clone(&model),
-                Arc::clone(&upstream),
-                *limits,
-                desk.clone(),
-            );
-            self.run("replica", watch);
-            self.run("report", probe::report(model, upstream, *limits, desk));
+        let at_once: Vec<_> = (0..)
+            .zip(&models)
+            .filter(|(_, model)| !when_asked(**model))
+            .collect();
+        for (id, _) in at_once {
+            self.desk.start_replica(ReplicaId::new(id));
         }
+        let fleet = Arc::new(Fleet::new(plans, models));
+        let desk = Arc::downgrade(&self.desk);
+        let here = move |task| replicas::carry_out(&fleet, &desk, task);
+        self.run("replicas", roster::supervise(roster, orders, here));
     }
 
     /// Runs a task that ends with the server.
@@ -343,13 +362,15 @@ fn load(
     models: &[ModelConfig],
     faults: &Faults,
     salt_key: [u8; 32],
+    maker: &Maker,
 ) -> Result<Vec<Plan>, StartError> {
     let mut first = 0;
     let load = |config: &ModelConfig| {
-        let ids = first..;
+        let own = first;
         first += u32::try_from(config.replicas.len()).unwrap_or(u32::MAX);
         if let EngineConfig::Remote(remote) = &config.engine {
-            return plan_remote(config, remote, ids, salt_key);
+            let member = plan_remote(config, remote, (own, salt_key), maker);
+            return member.map(Plan::Remote);
         }
         let loaded = Blueprint::load(config, faults).map_err(|source| StartError::Model {
             model: config.name.clone(),
@@ -366,45 +387,30 @@ fn load(
 fn plan_remote(
     config: &ModelConfig,
     remote: &RemoteConfig,
-    ids: impl Iterator<Item = u32>,
-    salt_key: [u8; 32],
-) -> Result<Plan, StartError> {
-    let tls = remote_tls(config, remote)?;
-    let addresses = config
-        .replicas
-        .iter()
-        .filter_map(|replica| replica.url.clone());
-    let upstream = |(address, id)| {
-        Arc::new(Upstream {
-            id: ReplicaId::new(id),
-            pool: Pool::new(address, remote.connect, tls.clone()),
-            start: Notify::new(),
-        })
-    };
-    let replicas = addresses.zip(ids).map(upstream).collect();
+    (first, salt_key): (u32, [u8; 32]),
+    maker: &Maker,
+) -> Result<Member, StartError> {
+    look_for_trust(config, remote)?;
     let name = remote.model.clone().unwrap_or_else(|| config.name.clone());
-    let model = RemoteModel::new(remote.clone(), name, config.context, replicas, salt_key);
-    let limits = probe::Limits {
-        sequences: config.max_sequences,
-        kv: config.kv_tokens.map(Tokens::blocks),
-    };
-    Ok(Plan::Remote(Arc::new(model), limits))
+    let routing = config.routing.clone();
+    let model = RemoteModel::new(remote.clone(), name, config.context, routing, salt_key);
+    Member::new(config, model, maker, first).map_err(|source| StartError::Port {
+        model: config.name.clone(),
+        source,
+    })
 }
 
-/// Whom the model's engines are believed to be, where one of them is reached by TLS.
-fn remote_tls(
-    config: &ModelConfig,
-    remote: &RemoteConfig,
-) -> Result<Option<TlsConnector>, StartError> {
+/// Whether there is anybody to trust, where one of a model's engines is reached by TLS.
+fn look_for_trust(config: &ModelConfig, remote: &RemoteConfig) -> Result<(), StartError> {
     let mut urls = config
         .replicas
         .iter()
         .filter_map(|replica| replica.url.as_ref());
     if !urls.any(Address::is_tls) {
-        return Ok(None);
+        return Ok(());
     }
     let trusted = io::trust(remote.ca.as_deref());
-    trusted.map(Some).map_err(|source| StartError::Trust {
+    trusted.map(|_| ()).map_err(|source| StartError::Trust {
         model: config.name.clone(),
         source,
     })
@@ -435,6 +441,8 @@ fn policy_config(config: &Config, plans: &[Plan], clock: &Clock) -> gateway::Con
                     paced: model.schedule.paced,
                     ..model.window
                 },
+                routing: model.routing.policy,
+                loading: model.loading,
             })
             .collect(),
         fairness: config.fairness.policy,
@@ -452,7 +460,7 @@ pub(crate) fn weights(fairness: &Fairness) -> Weights {
     }
 }
 
-fn app(config: &Config, plans: &[Plan], desk: Arc<Desk>) -> App {
+fn app(config: &Config, plans: &[Plan], desk: Arc<Desk>, roster: Arc<Roster>) -> App {
     let mut models = Vec::new();
     let mut by_name = std::collections::HashMap::new();
     for ((model, plan), id) in config.models.list().iter().zip(plans).zip(0..) {
@@ -469,7 +477,10 @@ fn app(config: &Config, plans: &[Plan], desk: Arc<Desk>) -> App {
                 };
                 (Some(engine.context), Made::Here(engine))
             }
-            Plan::Remote(remote, _) => (remote.context, Made::Elsewhere(Arc::clone(remote))),
+            Plan::Remote(member) => {
+                let model = &member.model;
+                (model.context, Made::Elsewhere(Arc::clone(model)))
+            }
         };
         models.push(ServedModel {
             id,
@@ -484,8 +495,9 @@ fn app(config: &Config, plans: &[Plan], desk: Arc<Desk>) -> App {
         callers: RwLock::new(Arc::new(Callers::numbered_by(&desk, config.clone()))),
         repeats: Repeats::default(),
         policy: config.fairness.policy.label(),
+        roster,
         desk,
-        relays: plans.iter().any(|plan| matches!(plan, Plan::Remote(..))),
+        relays: plans.iter().any(|plan| matches!(plan, Plan::Remote(_))),
         models,
         by_name,
         bounds: Bounds {
@@ -505,9 +517,9 @@ fn facts(models: &[ModelConfig], plans: &[Plan]) -> Vec<ModelFacts> {
                     Some((tokens.get(), bytes.get())),
                 )
             }
-            Plan::Remote(remote, _) => {
-                let kind = remote.config.kind.label();
-                (format!("{} on {kind}", remote.name), None)
+            Plan::Remote(Member { model, .. }) => {
+                let kind = model.config.kind.label();
+                (format!("{} on {kind}", model.name), None)
             }
         };
         ModelFacts {
@@ -515,7 +527,7 @@ fn facts(models: &[ModelConfig], plans: &[Plan]) -> Vec<ModelFacts> {
             description,
             context: match plan {
                 Plan::Built(blueprint) => Some(blueprint.context().get()),
-                Plan::Remote(remote, _) => remote.context.map(Tokens::get),
+                Plan::Remote(member) => member.model.context.map(Tokens::get),
             },
             replicas: config.replicas.len(),
             kv_tokens: pool.map(|(tokens, _)| tokens),

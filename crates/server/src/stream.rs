@@ -170,6 +170,8 @@ impl StreamBody {
             Some(Letter::Ended(EngineEnding::Failed(failure), _)) => {
                 self.fail(Outcome::ReplicaFailed(failure), out);
             }
+            // Its engine is told itself.
+            Some(Letter::Withdrawn) => {}
             Some(Letter::Stopped(outcome)) => self.fail(outcome, out),
             Some(Letter::Refused(refusal)) => self.fail(refusal.outcome, out),
             // Cancelled without a word of why, or letters that end without a last one: neither is

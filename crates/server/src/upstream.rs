@@ -9,6 +9,7 @@ pub(crate) mod exchange;
 pub(crate) mod headers;
 pub(crate) mod http1;
 pub(crate) mod io;
+pub(crate) mod life;
 pub(crate) mod model;
 pub(crate) mod pool;
 pub(crate) mod probe;

@@ -12,6 +12,7 @@ pub mod known;
 mod lengths;
 pub mod realism;
 pub mod rungs;
+pub mod routing;
 pub mod stats;
 pub mod trace;
 pub mod workload;

@@ -49,6 +49,8 @@ pub struct Relay {
     pub answers: u32,
     /// How much there is to read.
     pub size: PromptSize,
+    /// Where in the body the prompt stands.
+    pub prompt: Range<usize>,
     places: Places,
 }
 
@@ -133,6 +135,7 @@ impl Relay {
             delivery: delivery(kind, &fields)?,
             answers: prompts.saturating_mul(choices.transpose()?.unwrap_or(1)),
             size,
+            prompt: range(prompt.json(), body),
             places: Places::of(&fields, body)?,
         })
     }

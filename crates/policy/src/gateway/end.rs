@@ -89,6 +89,7 @@ impl Gateway {
             ended: now,
         };
         let request = self.requests.remove(&id);
+        self.affinities.remove(&id);
         let record = match (&request, stranger) {
             (None, Some(who)) => blank(who.tenant, who.model, who.received),
             (Some(request), None) => {
@@ -157,13 +158,15 @@ impl Gateway {
         }
     }
 
-    fn vacate(&mut self, id: RequestId, request: &Request, running: Running, now: Time) {
+    /// Gives back all that a running request holds of its replica, its queue and its pool.
+    pub(super) fn vacate(&mut self, id: RequestId, request: &Request, running: Running, now: Time) {
         self.fences.remove(&(running.fence, id));
         let window = &mut self.replica(running.replica).window;
         window.prefilled(running.prefill);
         window.release(request.class, request.kv);
         if window.sequences() == 0 {
             self.replica(running.replica).steps.pause();
+            self.retire_if_done(running.replica);
         }
         let pool = self.pool(request.model);
         pool.queue.end(id, now);

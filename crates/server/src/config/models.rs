@@ -8,11 +8,13 @@ use std::path::{Path, PathBuf};
 use tollgate_policy::batch::{Order, Scheduler};
 use tollgate_policy::ids::ModelId;
 use tollgate_policy::pace::Target;
+use tollgate_policy::shelf::Loading;
 use tollgate_policy::tenant::Class;
 use tollgate_policy::units::{KvBlocks, Micros, Tokens};
 use tollgate_policy::window::Bounds;
 
 use super::decode::{Cursor, Fields};
+use super::fleet::{self, CommandConfig, HealthConfig, RoutingConfig};
 use super::remote::{self, Address, RemoteConfig, RemoteKind};
 use super::{server, window};
 
@@ -51,6 +53,24 @@ impl Models {
     /// The models in the order of their ids.
     pub fn list(&self) -> &[ModelConfig] {
         &self.list
+    }
+
+    /// Whether they are those of `others`, but for the replicas of engines in other processes.
+    pub(crate) fn differ_in_replicas_alone(&self, others: &Self) -> bool {
+        let same = |(one, other): (&ModelConfig, &ModelConfig)| {
+            if !matches!(one.engine, EngineConfig::Remote(_)) {
+                return one == other;
+            }
+            let replicas = other.replicas.clone();
+            ModelConfig {
+                replicas,
+                ..one.clone()
+            } == *other
+        };
+        let pairs = self.list.iter().zip(&others.list);
+        self.names == others.names
+            && self.list.len() == others.list.len()
+            && pairs.into_iter().all(same)
     }
 
     /// One model, under its name and aliases.
@@ -109,6 +129,12 @@ pub struct ModelConfig {
     pub window: Bounds,
     /// What its answers are promised to be like.
     pub target: Target,
+    /// How one of them is chosen.
+    pub routing: RoutingConfig,
+    /// How those in other processes are probed.
+    pub health: HealthConfig,
+    /// What it takes to load it, where it is loaded only when it is asked for.
+    pub loading: Option<Loading>,
 }
 
 /// One engine of a model.
@@ -116,6 +142,8 @@ pub struct ModelConfig {
 pub struct ReplicaConfig {
     /// Where it listens, if it runs in another process.
     pub url: Option<Address>,
+    /// How it is started, if the gateway starts it.
+    pub command: Option<CommandConfig>,
     /// The one class it serves, where it does not serve all.
     pub only: Option<Class>,
 }
@@ -269,6 +297,9 @@ impl ModelConfig {
             replicas: vec![ReplicaConfig::default()],
             window: Bounds::default(),
             target: Target::default(),
+            routing: RoutingConfig::default(),
+            health: HealthConfig::default(),
+            loading: None,
         }
     }
 
@@ -316,7 +347,11 @@ impl ModelConfig {
             path: PathBuf::new(),
             threads: None,
         });
-        let remote = matches!(engine, EngineConfig::Remote(_));
+        let kind = match &engine {
+            EngineConfig::Remote(config) => Some(config.kind),
+            EngineConfig::Embedded { .. } | EngineConfig::Fake(_) => None,
+        };
+        let remote = kind.is_some();
         let default = Self::new(name.unwrap_or_default(), engine);
         let model = Self {
             aliases: aliases.unwrap_or_default(),
@@ -345,9 +380,16 @@ impl ModelConfig {
                 })
                 .unwrap_or(default.grammars),
             keepalive: keepalive.unwrap_or(default.keepalive),
-            replicas: replicas(fields, remote).unwrap_or_else(|| default.replicas.clone()),
+            replicas: replicas(fields, kind).unwrap_or_else(|| default.replicas.clone()),
             window: window::read(fields),
             target: window::target(fields),
+            routing: fields
+                .optional("routing", |value| RoutingConfig::read(&value))
+                .unwrap_or_default(),
+            health: fields
+                .optional("health", |value| HealthConfig::read(&value))
+                .unwrap_or_default(),
+            loading: fields.optional("load", |value| fleet::loading(&value)),
             ..default
         };
         model.check(fields);
@@ -388,6 +430,12 @@ impl ModelConfig {
             );
             fields.report("step_tokens", message);
         }
+        if self.loading.is_some() {
+            fields.report(
+                "load",
+                "is for replicas that are started by command; this one is not",
+            );
+        }
         self.check_times(fields);
     }
 
@@ -403,6 +451,12 @@ impl ModelConfig {
     /// Reports bounds that could never be reached.
     fn check_remote(&self, fields: &Fields<'_, '_>) {
         self.check_times(fields);
+        if self.loading.is_some() && self.replicas.iter().any(|one| one.command.is_none()) {
+            fields.report(
+                "load",
+                "is for replicas that are started by command; one is not",
+            );
+        }
         let EngineConfig::Remote(config) = &self.engine else {
             return;
         };
@@ -546,7 +600,8 @@ impl QueueConfig {
 
 /// Reads the engines of one model. Some must serve every class, or a tenant's promise could be one
 /// that nobody keeps.
-fn replicas(fields: &mut Fields<'_, '_>, remote: bool) -> Option<Vec<ReplicaConfig>> {
+fn replicas(fields: &mut Fields<'_, '_>, kind: Option<RemoteKind>) -> Option<Vec<ReplicaConfig>> {
+    let remote = kind.is_some();
     let most = if remote {
         REMOTE_REPLICAS_MAX
     } else {
@@ -554,15 +609,19 @@ fn replicas(fields: &mut Fields<'_, '_>, remote: bool) -> Option<Vec<ReplicaConf
     };
     if remote {
         let need = "say where the engines listen: [{ url: \"http://127.0.0.1:8000\" }]";
-        fields.required("replicas", need, |value| replica_list(&value, most, remote))
+        fields.required("replicas", need, |value| replica_list(&value, most, kind))
     } else {
-        fields.optional("replicas", |value| replica_list(&value, most, remote))
+        fields.optional("replicas", |value| replica_list(&value, most, kind))
     }
 }
 
-fn replica_list(section: &Cursor<'_>, most: usize, remote: bool) -> Option<Vec<ReplicaConfig>> {
+fn replica_list(
+    section: &Cursor<'_>,
+    most: usize,
+    kind: Option<RemoteKind>,
+) -> Option<Vec<ReplicaConfig>> {
     let want = format!("a list of 1 to {most} replicas, like [{{}}, {{}}]");
-    let list = section.list(|replica| replica.mapping(|fields| replica_fields(fields, remote)))?;
+    let list = section.list(|replica| replica.mapping(|fields| replica_fields(fields, kind)))?;
     if section.is_empty_list() || list.len() > most {
         return section.refuse(want);
     }
@@ -573,22 +632,41 @@ fn replica_list(section: &Cursor<'_>, most: usize, remote: bool) -> Option<Vec<R
     Some(list)
 }
 
-fn replica_fields(fields: &mut Fields<'_, '_>, remote: bool) -> ReplicaConfig {
-    let url = if remote {
-        let need = "say where it listens, like http://127.0.0.1:8000";
-        fields.required("url", need, |value| remote::address(&value))
-    } else {
-        if fields.find("url").is_some() {
-            fields.report(
-                "url",
-                "is for engines in other processes; this one is in ours",
-            );
+fn replica_fields(fields: &mut Fields<'_, '_>, kind: Option<RemoteKind>) -> ReplicaConfig {
+    let (url, command) = match kind {
+        Some(kind) => {
+            let url = fields.optional("url", |value| remote::address(&value));
+            let command = CommandConfig::read(fields, kind);
+            match (
+                fields.find("url").is_some(),
+                fields.find("command").is_some(),
+            ) {
+                (true, true) => fields.report("command", "is given beside url; leave one out"),
+                (false, false) => {
+                    let need = "say where it listens, like http://127.0.0.1:8000, or how it is \
+                                started by command";
+                    fields.report("url", format!("is missing; {need}"));
+                }
+                (true, false) | (false, true) => {}
+            }
+            (url, command)
         }
-        None
+        None => {
+            for key in ["url", "command", "device", "start_timeout"] {
+                if fields.find(key).is_some() {
+                    fields.report(
+                        key,
+                        "is for engines in other processes; this one is in ours",
+                    );
+                }
+            }
+            (None, None)
+        }
     };
     let only = |value: Cursor<'_>| value.choice(&[("reserved", Class::Reserved)]);
     ReplicaConfig {
         url,
+        command,
         only: fields.optional("only", only),
     }
 }

@@ -350,14 +350,85 @@ const MODELS: &[Key] = &[
     key(
         "models[].replicas[].url",
         "`http://HOST:PORT` or `https://HOST` or `unix:/PATH`",
-        Means("refused for engines in other processes"),
+        Means("refused for engines in other processes without `command`"),
         "Where the engine listens, with or without `/v1` at its end.",
+    ),
+    key(
+        "models[].replicas[].command",
+        "list of 1 to 256 words",
+        Means("the engine runs already"),
+        "The program that starts the engine, and its arguments. `{port}` stands for a free port; \
+         `--host 127.0.0.1 --port {port}` is put behind it where it is not there and the engine is \
+         one that takes it. What it says is kept in `engines/` under `data_dir`. It is stopped with \
+         the gateway.",
+    ),
+    key(
+        "models[].replicas[].device",
+        "number, 0..=1023",
+        Is("0"),
+        "The device the engine is loaded on: those on one are loaded one after the other. Only with \
+         `command`.",
+    ),
+    key(
+        "models[].replicas[].start_timeout",
+        "duration, 1s..=6h",
+        Is("15m"),
+        "How long the engine may take to be up; then it is stopped and tried again. Only with \
+         `command`.",
     ),
     key(
         "models[].replicas[].only",
         "reserved",
         Means("every class"),
         "Keeps the replica for tenants of that class; one at least must serve all.",
+    ),
+    key(
+        "models[].routing.policy",
+        "prefix, power_of_two, least_load, round_robin or hash",
+        Is("prefix"),
+        "How a replica is chosen. `prefix`: of the one that holds most of the prompt and two drawn at \
+         random, the one with the least to do before the first token. `power_of_two`: the less \
+         loaded of two drawn at random. `least_load`: the least loaded of all. `round_robin`: each in \
+         turn. `hash`: the one that the beginning of the prompt hashes to, or else the tenant.",
+    ),
+    key(
+        "models[].routing.session_header",
+        "1 to 64 characters out of A-Z a-z 0-9 -_",
+        Is("x-session-id"),
+        "The header that names a session. All requests of one go to the same replica, under every \
+         policy, as long as it has room.",
+    ),
+    key(
+        "models[].health.interval",
+        "duration, 100ms..=1h",
+        Is("1s"),
+        "Time between two probes of an engine in another process. Three in a row without an answer \
+         eject it, unless it is the last or answers requests meanwhile.",
+    ),
+    key(
+        "models[].health.timeout",
+        "duration, 10ms..=60s",
+        Is("1s"),
+        "How long a probe may take.",
+    ),
+    key(
+        "models[].load.memory",
+        "size, 1B..=1PiB",
+        Means("the model is always loaded; refused with `load`"),
+        "What the model takes of its device. With `load` it is loaded when it is first asked for, and \
+         unloaded when others need the room and it is used least. Only with `command`.",
+    ),
+    key(
+        "models[].load.budget",
+        "size, 1B..=1PiB",
+        Means("refused with `load`"),
+        "What the device has for all models that are loaded on it.",
+    ),
+    key(
+        "models[].load.device",
+        "number, 0..=1023",
+        Is("0"),
+        "The device it is loaded on.",
     ),
     key(
         "models[].window.concurrency",

@@ -1,23 +1,29 @@
 //! A model whose engines run in other processes, and each of those engines.
 
-use std::sync::{Mutex, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use tokio::sync::Notify;
+use tokio_util::sync::CancellationToken;
 use tollgate_policy::density::Density;
-use tollgate_policy::ids::ReplicaId;
+use tollgate_policy::ids::{ReplicaId, TenantId};
+use tollgate_policy::route::{Affinity, Policy};
 use tollgate_policy::units::Tokens;
 use tollgate_policy::usage::Usage;
 use tollgate_wire::PromptSize;
 
+use super::life::Hosting;
 use super::pool::Pool;
-use crate::config::RemoteConfig;
+use crate::config::{RemoteConfig, ReplicaConfig, RoutingConfig};
 
 /// Tokens that a picture, a sound or a file is taken for until the engine has counted: about what
 /// vision models make of a picture of ordinary size.
 const MEDIA_TOKENS: u64 = 576;
+
+/// Bytes that the length of a token is reckoned from.
+const BYTES_MEASURED: u64 = 1 << 16;
 
 /// The context of a model of which nobody said it: more than any has, since its engine knows.
 const CONTEXT_UNKNOWN: Tokens = Tokens::new(10_000_000);
@@ -29,6 +35,23 @@ pub(crate) struct Upstream {
     pub(crate) pool: Pool,
     /// The policy wants it to be tried.
     pub(crate) start: Notify,
+    /// The policy wants its room for another.
+    pub(crate) stop: Notify,
+    /// It has been let go of.
+    pub(crate) gone: CancellationToken,
+    /// How it is started, where the gateway starts it.
+    pub(crate) hosting: Option<Hosting>,
+}
+
+impl Upstream {
+    /// Whether it is the one that is configured like this.
+    pub(crate) fn is(&self, config: &ReplicaConfig) -> bool {
+        match (&config.url, &config.command, &self.hosting) {
+            (Some(url), _, None) => self.pool.address() == url,
+            (None, Some(command), Some(hosting)) => hosting.is_of(command),
+            (Some(_), _, Some(_)) | (None, _, _) => false,
+        }
+    }
 }
 
 /// A model, as far as it is known without seeing it.
@@ -39,7 +62,9 @@ pub(crate) struct RemoteModel {
     pub(crate) name: String,
     /// Its context, where the configuration says it.
     pub(crate) context: Option<Tokens>,
-    pub(crate) replicas: Vec<std::sync::Arc<Upstream>>,
+    replicas: RwLock<Vec<Arc<Upstream>>>,
+    /// How its requests find a replica.
+    pub(crate) routing: RoutingConfig,
     /// What tenants' salts are made with.
     salt_key: [u8; 32],
     densities: Mutex<Densities>,
@@ -57,14 +82,15 @@ impl RemoteModel {
         config: RemoteConfig,
         name: String,
         context: Option<Tokens>,
-        replicas: Vec<std::sync::Arc<Upstream>>,
+        routing: RoutingConfig,
         salt_key: [u8; 32],
     ) -> Self {
         Self {
             config,
             name,
             context,
-            replicas,
+            replicas: RwLock::default(),
+            routing,
             salt_key,
             densities: Mutex::default(),
         }
@@ -76,8 +102,65 @@ impl RemoteModel {
     }
 
     /// The replica of this number, if it is one of this model's.
-    pub(crate) fn replica(&self, id: ReplicaId) -> Option<&std::sync::Arc<Upstream>> {
-        self.replicas.iter().find(|replica| replica.id == id)
+    pub(crate) fn replica(&self, id: ReplicaId) -> Option<Arc<Upstream>> {
+        let replicas = self.replicas.read().unwrap_or_else(PoisonError::into_inner);
+        replicas.iter().find(|replica| replica.id == id).cloned()
+    }
+
+    /// All that there are.
+    pub(crate) fn replicas(&self) -> Vec<Arc<Upstream>> {
+        let replicas = self.replicas.read().unwrap_or_else(PoisonError::into_inner);
+        replicas.clone()
+    }
+
+    /// Takes in one more.
+    pub(crate) fn admit(&self, upstream: Arc<Upstream>) {
+        let mut replicas = self
+            .replicas
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        replicas.push(upstream);
+    }
+
+    /// Lets go of one.
+    pub(crate) fn dismiss(&self, id: ReplicaId) {
+        let mut replicas = self
+            .replicas
+            .write()
+            .unwrap_or_else(PoisonError::into_inner);
+        replicas.retain(|replica| replica.id != id);
+    }
+
+    /// Where a request is best served, by how its prompt begins.
+    pub(crate) fn affinity(&self, tenant: TenantId, prompt: &[u8]) -> Affinity {
+        match self.routing.policy {
+            Policy::Prefix | Policy::Hash if self.has_several() => {
+                let tokens = self.densities().prompt.reckon(BYTES_MEASURED).get();
+                let bytes_per_token = BYTES_MEASURED / tokens.max(1);
+                Affinity::of_prompt(self.seed(), tenant, prompt, bytes_per_token)
+            }
+            Policy::Prefix
+            | Policy::Hash
+            | Policy::PowerOfTwo
+            | Policy::LeastLoad
+            | Policy::RoundRobin => Affinity::default(),
+        }
+    }
+
+    /// The same for a request of a session.
+    pub(crate) fn in_session(&self, affinity: Affinity, tenant: TenantId, name: &[u8]) -> Affinity {
+        affinity.in_session(self.seed(), tenant, name)
+    }
+
+    /// What hashes of prompts and sessions begin with: nobody outside knows it.
+    fn seed(&self) -> u64 {
+        let [a, b, c, d, e, f, g, h, ..] = self.salt_key;
+        u64::from_le_bytes([a, b, c, d, e, f, g, h])
+    }
+
+    fn has_several(&self) -> bool {
+        let replicas = self.replicas.read().unwrap_or_else(PoisonError::into_inner);
+        replicas.len() > 1
     }
 
     /// The tokens that a prompt is likely to have.
@@ -161,7 +244,13 @@ mod tests {
 
     fn model(key: u8) -> RemoteModel {
         let config = RemoteConfig::new(RemoteKind::Vllm);
-        RemoteModel::new(config, "qwen".into(), None, Vec::new(), [key; 32])
+        RemoteModel::new(
+            config,
+            "qwen".into(),
+            None,
+            RoutingConfig::default(),
+            [key; 32],
+        )
     }
 
     #[test]

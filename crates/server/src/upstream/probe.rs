@@ -1,5 +1,6 @@
 //! Asks an engine in another process how it is: whether it is there when the policy wants to know,
-//! and then how busy it is, again and again.
+//! and then how busy it is, again and again. When it is asked, and what is said of its health, is in
+//! `life.rs`.
 //!
 //! It reports; that an engine is used, or not any more, is the policy's to say.
 
@@ -32,39 +33,6 @@ pub(crate) struct Limits {
     pub(crate) sequences: u32,
     /// Its KV, where it is known better than from the engine.
     pub(crate) kv: Option<KvBlocks>,
-}
-
-/// Watches one replica for as long as the desk is there.
-pub(crate) async fn watch(
-    model: Arc<RemoteModel>,
-    upstream: Arc<Upstream>,
-    limits: Limits,
-    desk: Weak<Desk>,
-) {
-    loop {
-        upstream.start.notified().await;
-        let probed = probe(&model, &upstream).await;
-        let Some(desk) = desk.upgrade() else { return };
-        let (replica, name) = (upstream.id, model.name.as_str());
-        let address = upstream.pool.address();
-        match probed {
-            Ok(gauges) => {
-                tracing::info!(replica = replica.get(), name, %address, "replica is up");
-                let capacity = capacity(gauges, limits);
-                desk.submit(Event::ReplicaUp { replica, capacity });
-                drop(desk);
-            }
-            Err(failed) => {
-                let why = failed.why;
-                let id = replica.get();
-                tracing::warn!(replica = id, name, %address, why, "replica is not there");
-                // What was kept may lead to one that is gone.
-                upstream.pool.clear();
-                desk.submit(Event::ReplicaDown { replica });
-                continue;
-            }
-        }
-    }
 }
 
 /// Tells the policy how busy a replica is, for as long as the desk is there.
@@ -100,7 +68,8 @@ pub(crate) async fn report(
     }
 }
 
-fn capacity(gauges: Gauges, limits: Limits) -> Capacity {
+/// What a replica can hold.
+pub(super) fn capacity(gauges: Gauges, limits: Limits) -> Capacity {
     let own = gauges.sequences.unwrap_or(limits.sequences);
     Capacity {
         sequences: own.min(limits.sequences).max(1),
@@ -109,15 +78,9 @@ fn capacity(gauges: Gauges, limits: Limits) -> Capacity {
 }
 
 /// Whether a replica is there, and what it can hold as far as it says.
-async fn probe(model: &RemoteModel, upstream: &Upstream) -> Result<Gauges, Failed> {
+pub(super) async fn probe(model: &RemoteModel, upstream: &Upstream) -> Result<Gauges, Failed> {
+    is_well(model, upstream, PAGE_TIME).await?;
     let kind = model.config.kind;
-    let health = head(model, upstream, engines::health_path(kind));
-    let (status, _) = get(upstream, health, PAGE_TIME).await?;
-    // Of a generic one nothing is known but that it answers: not every one lists its models.
-    if status.is_server_error() {
-        let failure = super::exchange::failure_of(status);
-        return Err(Failed::new(failure, format!("its health is {status}")));
-    }
     let mut gauges = Gauges::default();
     if let Some(path) = engines::gauges_path(kind) {
         gauges = page(model, upstream, path).await.unwrap_or_default();
@@ -129,6 +92,25 @@ async fn probe(model: &RemoteModel, upstream: &Upstream) -> Result<Gauges, Faile
         gauges = gauges.or(engines::read_capacity(kind, &page));
     }
     Ok(gauges)
+}
+
+/// Whether a replica says that it is well.
+///
+/// # Errors
+/// It does not, or not in time.
+pub(super) async fn is_well(
+    model: &RemoteModel,
+    upstream: &Upstream,
+    within: Duration,
+) -> Result<(), Failed> {
+    let health = head(model, upstream, engines::health_path(model.config.kind));
+    let (status, _) = get(upstream, health, within).await?;
+    // Of a generic one nothing is known but that it answers: not every one lists its models.
+    if status.is_server_error() {
+        let failure = super::exchange::failure_of(status);
+        return Err(Failed::new(failure, format!("its health is {status}")));
+    }
+    Ok(())
 }
 
 async fn page(model: &RemoteModel, upstream: &Upstream, path: &str) -> Result<Gauges, Failed> {

@@ -16,6 +16,7 @@ use tollgate_policy::gateway::Dispatch;
 use tollgate_policy::ids::RequestId;
 use tollgate_policy::outcome::{EngineEnding, Failure, FinishReason, Outcome};
 use tollgate_policy::request::Arrival;
+use tollgate_policy::route::Affinity;
 use tollgate_policy::units::{Micros, Tokens};
 use tollgate_policy::usage::{Counted, Usage};
 use tollgate_wire::{
@@ -43,6 +44,8 @@ pub(crate) struct Passage {
     pub(crate) relay: Relay,
     /// The client's headers that the engine gets, as they go over the wire.
     pub(crate) headers: Vec<u8>,
+    /// Where it is best served.
+    pub(crate) affinity: Affinity,
 }
 
 /// One request on its way.
@@ -92,7 +95,7 @@ pub(crate) async fn relay(
     let Made::Elsewhere(model) = &served.made else {
         return refuse::bug(); // Not reached: whoever made the passage looked.
     };
-    let flight = app.desk.arrive_elsewhere(arrival);
+    let flight = app.desk.arrive_elsewhere(arrival, passage.affinity.clone());
     let keepalive = served.keepalive;
     let stream = passage.relay.delivery.stream;
     let call = Call {
@@ -135,43 +138,73 @@ impl Call {
         }
     }
 
-    /// Waits for a replica, asks it, and waits until it is known what the answer is.
+    /// Waits for a replica, asks it, and waits until it is known what the answer is. Where a replica
+    /// fails, the policy says whether another is asked.
     async fn open(self, mut flight: InFlight) -> Opened {
-        let dispatch = match flight.letters().recv().await {
-            Some(Letter::Dispatched(dispatch)) => dispatch,
-            other => return self.opened(flight, None, What::Letter(other)),
-        };
-        self.line.fence(dispatch.fence);
-        let Some(upstream) = self.model.replica(dispatch.replica).map(Arc::clone) else {
-            let failed = Failed::new(Failure::Engine, "the replica is not there any more");
-            return self.failed(flight, dispatch, failed);
+        let (mut last, mut failed): (Option<Dispatch>, Option<Failed>) = (None, None);
+        loop {
+            let dispatch = match flight.letters().recv().await {
+                Some(Letter::Dispatched(dispatch)) => dispatch,
+                // It had failed already, which the policy did not know.
+                Some(Letter::Withdrawn) => continue,
+                Some(Letter::Ended(EngineEnding::Failed(failure), _)) => {
+                    let failed = failed.unwrap_or_else(|| Failed::new(failure, "it went"));
+                    return self.opened(flight, last, What::Failed(failed));
+                }
+                other => return self.opened(flight, last, What::Letter(other)),
+            };
+            self.line.fence(dispatch.fence);
+            flight.given();
+            last = Some(dispatch);
+            match self.ask_one(&mut flight, &dispatch).await {
+                Some(Ok(what)) => return self.opened(flight, last, what),
+                Some(Err(why)) => failed = Some(self.failed(&mut flight, &dispatch, why)),
+                None => {}
+            }
+        }
+    }
+
+    /// Asks one replica; nothing where it was told to let go of the request.
+    async fn ask_one(
+        &self,
+        flight: &mut InFlight,
+        dispatch: &Dispatch,
+    ) -> Option<Result<What, Failed>> {
+        let Some(upstream) = self.model.replica(dispatch.replica) else {
+            let why = "the replica is not there any more";
+            return Some(Err(Failed::new(Failure::Unreachable, why)));
         };
         // Also when nothing has come back yet: the engine works on the prompt from here on.
-        flight.note(Usage {
+        let usage = Usage {
             prompt: self.arrival.prompt,
             ..Usage::default()
-        });
+        };
+        flight.note(usage);
         let clock = self.app.desk.clock();
         let reply = tokio::select! {
-            reply = ask(&upstream, self.ask(&dispatch, &upstream), &clock) => reply,
+            reply = ask(&upstream, self.ask(dispatch, &upstream), &clock) => reply,
             letter = flight.letters().recv() => {
-                let usage = Usage { prompt: self.arrival.prompt, ..Usage::default() };
+                if let Some(Letter::Withdrawn) = letter {
+                    // What it may have done is our loss.
+                    flight.engine_ended(EngineEnding::Cancelled, Usage::default(), Counted::Exactly);
+                    return None;
+                }
                 flight.engine_ended(EngineEnding::Cancelled, usage, Counted::Roughly);
-                return self.opened(flight, Some(dispatch), What::Letter(letter));
+                return Some(Ok(What::Letter(letter)));
             }
         };
-        match reply {
+        Some(match reply {
             Reply::Stream(streaming) => {
-                let what = What::Stream(streaming, upstream);
-                self.opened(flight, Some(dispatch), what)
+                flight.begun();
+                Ok(What::Stream(streaming, upstream))
             }
             Reply::Whole {
                 headers,
                 body,
                 said,
             } => {
-                self.whole_ended(&mut flight, said);
-                self.opened(flight, Some(dispatch), What::Whole(headers, body))
+                self.whole_ended(flight, said);
+                Ok(What::Whole(headers, body))
             }
             Reply::Refused {
                 status,
@@ -181,23 +214,26 @@ impl Call {
             } => {
                 let ending = EngineEnding::Refused(status.as_u16());
                 flight.engine_ended(ending, Usage::default(), Counted::Exactly);
-                let what = What::Refused {
+                Ok(What::Refused {
                     status,
                     headers,
                     body,
                     said,
-                };
-                self.opened(flight, Some(dispatch), what)
+                })
             }
-            Reply::Failed(failed) => self.failed(flight, dispatch, failed),
-        }
+            Reply::Failed(failed) => Err(failed),
+        })
     }
 
-    fn failed(self, mut flight: InFlight, dispatch: Dispatch, failed: Failed) -> Opened {
+    /// Says that a replica has failed it.
+    fn failed(&self, flight: &mut InFlight, dispatch: &Dispatch, failed: Failed) -> Failed {
+        self.log(dispatch, &failed);
+        if failed.failure == Failure::Busy {
+            flight.full(dispatch.replica, failed.retry_after);
+        }
         let ending = EngineEnding::Failed(failed.failure);
         flight.engine_ended(ending, Usage::default(), Counted::Exactly);
-        self.log(&dispatch, &failed);
-        self.opened(flight, Some(dispatch), What::Failed(failed))
+        failed
     }
 
     fn log(&self, dispatch: &Dispatch, failed: &Failed) {
@@ -376,6 +412,7 @@ impl Opened {
                     Letter::Dispatched(_)
                     | Letter::Delta(_)
                     | Letter::Finished(..)
+                    | Letter::Withdrawn
                     | Letter::Ended(..),
                 )
                 | None,

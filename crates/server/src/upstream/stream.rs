@@ -155,7 +155,11 @@ impl RelayBody {
     }
 
     fn poll_streaming(&mut self, cx: &mut Context<'_>) -> Poll<Vec<u8>> {
-        if let Poll::Ready(letter) = self.poll_letter(cx) {
+        while let Poll::Ready(letter) = self.poll_letter(cx) {
+            // It crossed the beginning of the answer, which goes on.
+            if matches!(letter, Some(Letter::Withdrawn)) {
+                continue;
+            }
             return Poll::Ready(self.stop(letter));
         }
         let Phase::Streaming(source) = &mut self.phase else {
@@ -289,6 +293,7 @@ impl RelayBody {
                 | Letter::Refused(_)
                 | Letter::Delta(_)
                 | Letter::Finished(..)
+                | Letter::Withdrawn
                 | Letter::Ended(..),
             )
             | None => Outcome::Bug,
