@@ -33,7 +33,7 @@ use crate::rate::BusyRate;
 use crate::request::Request;
 use crate::retry::RetryBudget;
 use crate::tenant::{Class, Tenant, TenantTable};
-use crate::units::{KvBytes, Micros, Service, Time, Tokens};
+use crate::units::{KvByteMicros, KvBytes, Micros, Service, Time, Tokens};
 use crate::usage::Weights;
 use crate::window::{Bounds, Window};
 
@@ -339,6 +339,16 @@ impl Gateway {
         each.fold(Service::ZERO, |sum, one| sum + one)
     }
 
+    /// What all tenants' levels hold together for requests that have not ended; nothing once all
+    /// have.
+    pub fn reserved(&self) -> Reserved {
+        let each = self.levels.iter();
+        each.fold(Reserved::default(), |sum, levels| Reserved {
+            requests: sum.requests + levels.in_flight(),
+            kv: sum.kv + levels.kv(),
+        })
+    }
+
     /// What each tenant has had of one model, by `TenantId`.
     pub fn attained_of(&self, model: ModelId) -> Vec<Attained> {
         let queue = &self.pools[position(model.get())].queue;
@@ -419,6 +429,15 @@ impl Gateway {
         assert_eq!(usize::try_from(running).map(|n| n + queued), Ok(in_flight));
         assert!(self.fences.len() <= in_flight);
     }
+}
+
+/// What levels hold for requests that have not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reserved {
+    /// Requests, queued and running.
+    pub requests: u32,
+    /// KV over time.
+    pub kv: KvByteMicros,
 }
 
 /// What one tenant has had of one model.

@@ -6,12 +6,19 @@
 
 mod arrivals;
 mod chance;
+pub mod client;
+pub mod control;
 pub mod fairness;
+pub mod fault;
 pub mod known;
 mod lengths;
+pub mod machine;
+pub mod setup;
 pub mod stats;
+pub mod tally;
 pub mod trace;
 pub mod workload;
+pub mod world;
 
 pub use arrivals::{Arrivals, ArrivalsError};
 pub use lengths::{Lengths, LengthsError};

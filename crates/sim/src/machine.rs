@@ -1,0 +1,195 @@
+//! A replica as the simulation sees it: requests go in, steps and endings come out, and time passes
+//! only from one step's end to the next.
+//!
+//! It never decides who is served; whatever waits inside it waits by the engine's own rules. What
+//! goes wrong with it (a crash, a slow spell, a cut line) is done to it from outside.
+
+mod planned;
+
+use tollgate_policy::gateway::{Report, Served};
+use tollgate_policy::ids::{RequestId, TenantId};
+use tollgate_policy::outcome::EngineEnding;
+use tollgate_policy::units::{KvBlocks, Micros, Service, Time, Tokens};
+use tollgate_policy::usage::Usage;
+use tollgate_policy::window::Capacity;
+
+pub use self::planned::{Planned, PlannedConfig, Sharing};
+
+/// What a step costs.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Costs {
+    /// A step by itself.
+    pub step: Micros,
+    /// Each sequence in it.
+    pub per_sequence: Micros,
+    /// Prompt tokens per second, at least one.
+    pub prefill_per_s: u64,
+}
+
+impl Costs {
+    /// What a step costs that computes for so many sequences and prefills so many tokens.
+    pub fn of(&self, sequences: u64, prefilled: Tokens) -> Micros {
+        let prefill = prefilled.get().saturating_mul(1_000_000) / self.prefill_per_s.max(1);
+        self.step + self.per_sequence.times(sequences) + Micros::new(prefill)
+    }
+}
+
+/// What a prompt says, as far as it matters: how long it is, and which part others say too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Prompt {
+    /// All of it, at least one token.
+    pub tokens: Tokens,
+    /// How it begins, where others begin alike.
+    pub shared: Option<Shared>,
+}
+
+/// The beginning of a prompt that others have too.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shared {
+    /// Which text it is.
+    pub name: u64,
+    /// How long it is; never more than the prompt.
+    pub tokens: Tokens,
+}
+
+/// A request as a replica gets it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Job {
+    /// Which request.
+    pub id: RequestId,
+    /// Whose.
+    pub tenant: TenantId,
+    /// What it says.
+    pub prompt: Prompt,
+    /// How long its answer comes to be if nothing stops it; at least one token.
+    pub output: Tokens,
+    /// The most output it may have.
+    pub output_max: Tokens,
+    /// What its tenant was served so far, by weight.
+    pub served: Service,
+}
+
+/// What a replica says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Said {
+    /// A step is done.
+    Stepped {
+        /// For whom.
+        served: Vec<Served>,
+        /// What it says of itself after it.
+        report: Report,
+    },
+    /// It is done with a request.
+    Ended {
+        /// Which.
+        id: RequestId,
+        /// How.
+        ending: EngineEnding,
+        /// What was made.
+        usage: Usage,
+    },
+}
+
+/// What a replica has made since it was started.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Made {
+    /// Prompt tokens computed, those computed again left out.
+    pub prompt: Tokens,
+    /// Prompt tokens reused.
+    pub cached: Tokens,
+    /// Output tokens.
+    pub output: Tokens,
+    /// Sequences that gave up their KV to others.
+    pub preemptions: u64,
+}
+
+/// What a replica is made from.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum MachineConfig {
+    /// The embedded engine's own planner.
+    Planned(PlannedConfig),
+}
+
+impl MachineConfig {
+    /// A replica that has just been started, with nothing in it.
+    pub fn start(&self) -> Machine {
+        match self {
+            Self::Planned(config) => Machine::Planned(Box::new(Planned::new(*config))),
+        }
+    }
+
+    /// What it can hold, as it says when it comes up.
+    pub fn capacity(&self) -> Capacity {
+        match self {
+            Self::Planned(config) => Capacity {
+                sequences: config.engine.sequences,
+                kv: KvBlocks::new(u64::from(config.engine.blocks)),
+            },
+        }
+    }
+}
+
+/// One engine.
+#[derive(Debug)]
+pub enum Machine {
+    /// The embedded engine's own planner.
+    Planned(Box<Planned>),
+}
+
+impl Machine {
+    /// Gives it a request.
+    pub fn submit(&mut self, job: Job, now: Time) {
+        match self {
+            Self::Planned(planned) => planned.submit(job, now),
+        }
+    }
+
+    /// Makes it stop working on a request; one that it does not have is ignored.
+    pub fn cancel(&mut self, id: RequestId, now: Time) {
+        match self {
+            Self::Planned(planned) => planned.cancel(id, now),
+        }
+    }
+
+    /// When the step under way ends; nothing while it is idle.
+    pub fn next(&self) -> Option<Time> {
+        match self {
+            Self::Planned(planned) => planned.next(),
+        }
+    }
+
+    /// Ends the step under way. To be called at [`Machine::next`] or later.
+    pub fn advance(&mut self, now: Time) {
+        match self {
+            Self::Planned(planned) => planned.advance(now),
+        }
+    }
+
+    /// What it has to say, in order.
+    pub fn poll(&mut self) -> Option<Said> {
+        match self {
+            Self::Planned(planned) => planned.poll(),
+        }
+    }
+
+    /// KV blocks that requests hold now.
+    pub fn kv(&self) -> KvBlocks {
+        match self {
+            Self::Planned(planned) => planned.kv(),
+        }
+    }
+
+    /// Whether it has no request.
+    pub fn is_empty(&self) -> bool {
+        match self {
+            Self::Planned(planned) => planned.is_empty(),
+        }
+    }
+
+    /// What it has made.
+    pub fn made(&self) -> Made {
+        match self {
+            Self::Planned(planned) => planned.made(),
+        }
+    }
+}

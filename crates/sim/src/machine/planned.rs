@@ -1,0 +1,363 @@
+//! The embedded engine: the planner that the server runs, on steps that cost time and compute
+//! nothing.
+//!
+//! As in the engine's own thread, commands are taken between steps: a cancel takes effect when the
+//! step under way is over.
+
+use std::collections::{BTreeMap, VecDeque};
+
+use tollgate_policy::engine::{self, Engine, EngineEffect, EngineEvent, Sampled, Start, Step};
+use tollgate_policy::gateway::{Report, Served};
+use tollgate_policy::ids::{RequestId, TenantId};
+use tollgate_policy::outcome::{EngineEnding, Failure};
+use tollgate_policy::prefix::Token;
+use tollgate_policy::units::{KvBlocks, Time, Tokens};
+use tollgate_policy::usage::Usage;
+
+use super::{Costs, Job, Made, Prompt, Said};
+use crate::chance::mix;
+
+/// What an embedded engine is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlannedConfig {
+    /// The planner's bounds.
+    pub engine: engine::Config,
+    /// What its steps cost.
+    pub costs: Costs,
+    /// Whether all tenants share one prefix cache: how an engine behaves that knows no tenants.
+    pub sharing: Sharing,
+}
+
+/// Who may find whose prefixes in the cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// Each tenant its own.
+    #[default]
+    Tenant,
+    /// Everybody everybody's.
+    All,
+}
+
+/// One embedded engine.
+#[derive(Debug)]
+pub struct Planned {
+    config: PlannedConfig,
+    engine: Engine,
+    jobs: BTreeMap<RequestId, Progress>,
+    inbox: VecDeque<Command>,
+    /// The step under way, and when it ends.
+    step: Option<(Time, Step)>,
+    said: VecDeque<Said>,
+    made: Made,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Progress {
+    /// How long the answer comes to be.
+    output: Tokens,
+    made: Tokens,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Command {
+    Start(Job),
+    Cancel(RequestId),
+}
+
+impl Planned {
+    /// An idle engine.
+    ///
+    /// # Panics
+    /// With bounds that no engine can run with; whoever reads a configuration checks them first.
+    pub(super) fn new(config: PlannedConfig) -> Self {
+        let engine = match Engine::new(config.engine) {
+            Ok(engine) => engine,
+            Err(error) => unreachable!("an engine was configured that cannot be: {error}"),
+        };
+        Self {
+            config,
+            engine,
+            jobs: BTreeMap::new(),
+            inbox: VecDeque::new(),
+            step: None,
+            said: VecDeque::new(),
+            made: Made::default(),
+        }
+    }
+
+    pub(super) fn submit(&mut self, job: Job, now: Time) {
+        self.inbox.push_back(Command::Start(job));
+        self.begin_if_idle(now);
+    }
+
+    pub(super) fn cancel(&mut self, id: RequestId, now: Time) {
+        self.inbox.push_back(Command::Cancel(id));
+        self.begin_if_idle(now);
+    }
+
+    pub(super) fn next(&self) -> Option<Time> {
+        self.step.as_ref().map(|(at, _)| *at)
+    }
+
+    pub(super) fn advance(&mut self, now: Time) {
+        if let Some((_, step)) = self.step.take() {
+            self.finish(&step);
+        }
+        self.begin(now);
+    }
+
+    pub(super) fn poll(&mut self) -> Option<Said> {
+        self.said.pop_front()
+    }
+
+    pub(super) fn kv(&self) -> KvBlocks {
+        self.engine.gauges().blocks_held
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.jobs.is_empty() && self.inbox.is_empty()
+    }
+
+    pub(super) fn made(&self) -> Made {
+        let preemptions = self.engine.gauges().totals.preemptions;
+        Made {
+            preemptions,
+            ..self.made
+        }
+    }
+
+    fn begin_if_idle(&mut self, now: Time) {
+        if self.step.is_none() {
+            self.begin(now);
+        }
+    }
+
+    /// Takes the commands that came, and begins the next step if there is one.
+    fn begin(&mut self, now: Time) {
+        while let Some(command) = self.inbox.pop_front() {
+            self.take(command);
+        }
+        self.settle();
+        while let Some(step) = self.engine.plan() {
+            if step.work.is_empty() {
+                // Only KV was moved, which costs nothing here.
+                self.engine.handle(EngineEvent::Stepped { sampled: vec![] });
+                self.settle();
+                continue;
+            }
+            let sequences = Tokens::of_len(&step.work).get();
+            let pieces = step.work.iter().map(|work| work.count);
+            let prefilled = pieces.filter(|count| *count > Tokens::new(1));
+            let prefilled = prefilled.fold(Tokens::ZERO, |sum, count| sum + count);
+            let ends = now + self.config.costs.of(sequences, prefilled);
+            self.step = Some((ends, step));
+            return;
+        }
+    }
+
+    fn take(&mut self, command: Command) {
+        match command {
+            Command::Start(job) => {
+                let progress = Progress {
+                    output: job.output,
+                    made: Tokens::ZERO,
+                };
+                self.jobs.insert(job.id, progress);
+                let tenant = match self.config.sharing {
+                    Sharing::Tenant => job.tenant,
+                    Sharing::All => TenantId::new(0),
+                };
+                self.engine.handle(EngineEvent::Start(Start {
+                    id: job.id,
+                    tenant,
+                    prompt: words(job.id, job.prompt),
+                    max_output: job.output_max,
+                    elder: None,
+                    served: job.served,
+                }));
+            }
+            Command::Cancel(id) => self.engine.handle(EngineEvent::Cancel { id }),
+        }
+    }
+
+    fn finish(&mut self, step: &Step) {
+        let (mut served, mut sampled) = (Vec::new(), Vec::new());
+        for work in &step.work {
+            let Some(progress) = self.jobs.get_mut(&work.id) else {
+                continue;
+            };
+            let output = Tokens::new(u64::from(work.samples));
+            progress.made += output;
+            if work.samples {
+                sampled.push(Sampled {
+                    id: work.id,
+                    token: word(work.id.get(), progress.made.get()),
+                    ends: progress.made >= progress.output,
+                });
+            }
+            self.made.prompt += work.fresh;
+            self.made.cached += work.reused;
+            self.made.output += output;
+            if work.fresh > Tokens::ZERO || output > Tokens::ZERO {
+                served.push(Served {
+                    id: work.id,
+                    prompt: work.fresh,
+                    output,
+                });
+            }
+        }
+        let gauges = self.engine.gauges();
+        let report = Report {
+            waiting: u32::try_from(gauges.waiting).unwrap_or(u32::MAX),
+            kv: gauges.blocks_held,
+        };
+        self.said.push_back(Said::Stepped { served, report });
+        self.engine.handle(EngineEvent::Stepped { sampled });
+        self.settle();
+    }
+
+    fn settle(&mut self) {
+        while let Some(effect) = self.engine.poll_effect() {
+            let (id, ending, usage) = match effect {
+                EngineEffect::Ended {
+                    id, ending, usage, ..
+                } => (id, ending, usage),
+                EngineEffect::Refused { id, .. } => {
+                    let ending = EngineEnding::Failed(Failure::Sequence);
+                    (id, ending, Usage::default())
+                }
+            };
+            self.jobs.remove(&id);
+            self.said.push_back(Said::Ended { id, ending, usage });
+        }
+    }
+}
+
+/// The words of a prompt: those it shares by their text's name, the others its own.
+fn words(id: RequestId, prompt: Prompt) -> Vec<Token> {
+    let shared = prompt.shared.map_or(0, |shared| shared.tokens.get());
+    let name = prompt.shared.map_or(0, |shared| mix(shared.name));
+    let own = mix(id.get() ^ 0x5eed);
+    let word_at = |n: u64| word(if n < shared { name } else { own }, n);
+    (0..prompt.tokens.get()).map(word_at).collect()
+}
+
+fn word(text: u64, n: u64) -> Token {
+    let low = mix(text.wrapping_add(n)) & 0x7fff_ffff;
+    Token::new(i32::try_from(low).unwrap_or(i32::MAX))
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_policy::batch::{Order, Scheduler};
+    use tollgate_policy::engine::{CacheConfig, Reservation};
+    use tollgate_policy::outcome::FinishReason;
+    use tollgate_policy::units::{Micros, Service};
+
+    use super::super::Shared;
+    use super::*;
+
+    fn config(sharing: Sharing) -> PlannedConfig {
+        PlannedConfig {
+            engine: engine::Config {
+                sequences: 4,
+                blocks: 64,
+                step_tokens: Tokens::new(256),
+                chunk: Tokens::new(128),
+                order: Order::DecodeFirst,
+                scheduler: Scheduler::Continuous,
+                reservation: Reservation::Paged,
+                context: Tokens::new(512),
+                waiting_max: 100,
+                cache: CacheConfig {
+                    prefixes: 8,
+                    tenant_blocks: KvBlocks::new(64),
+                },
+            },
+            costs: Costs {
+                step: Micros::from_millis(10),
+                per_sequence: Micros::new(100),
+                prefill_per_s: 10_000,
+            },
+            sharing,
+        }
+    }
+
+    fn job(id: u64, tenant: u32) -> Job {
+        Job {
+            id: RequestId::new(id),
+            tenant: TenantId::new(tenant),
+            prompt: Prompt {
+                tokens: Tokens::new(100),
+                shared: Some(Shared {
+                    name: 7,
+                    tokens: Tokens::new(64),
+                }),
+            },
+            output: Tokens::new(3),
+            output_max: Tokens::new(50),
+            served: Service::ZERO,
+        }
+    }
+
+    /// Runs it dry: the last time, and all it said.
+    fn run(planned: &mut Planned) -> (Time, Vec<Said>) {
+        let (mut now, mut said) = (Time::START, vec![]);
+        while let Some(at) = planned.next() {
+            now = at;
+            planned.advance(now);
+        }
+        said.extend(std::iter::from_fn(|| planned.poll()));
+        (now, said)
+    }
+
+    #[test]
+    fn a_step_costs_what_is_written_down() {
+        let mut planned = Planned::new(config(Sharing::Tenant));
+        planned.submit(job(1, 0), Time::START);
+        assert_eq!(planned.next(), Some(Time::from_micros(20_100)));
+        let (end, said) = run(&mut planned);
+        assert_eq!(end, Time::from_micros(20_100 + 2 * 10_100));
+        let usage = Usage {
+            prompt: Tokens::new(100),
+            cached: Tokens::ZERO,
+            output: Tokens::new(3),
+        };
+        let ended = Said::Ended {
+            id: RequestId::new(1),
+            ending: EngineEnding::Finished(FinishReason::Stop),
+            usage,
+        };
+        assert_eq!((said.len(), said.last()), (4, Some(&ended)));
+        assert!(planned.is_empty() && planned.kv() == KvBlocks::ZERO);
+    }
+
+    #[test]
+    fn a_cancel_waits_for_the_step_under_way() {
+        let mut planned = Planned::new(config(Sharing::Tenant));
+        planned.submit(job(1, 0), Time::START);
+        planned.cancel(RequestId::new(1), Time::from_micros(5));
+        assert_eq!(planned.poll(), None);
+        let (_, said) = run(&mut planned);
+        assert!(matches!(
+            said.last(),
+            Some(Said::Ended { ending: EngineEnding::Cancelled, usage, .. })
+                if usage.output == Tokens::new(1)
+        ));
+        assert!(planned.is_empty());
+    }
+
+    #[test]
+    fn what_one_tenant_said_is_found_by_another_only_where_all_share() {
+        let reused = |sharing| {
+            let mut planned = Planned::new(config(sharing));
+            planned.submit(job(1, 0), Time::START);
+            run(&mut planned);
+            planned.submit(job(2, 1), Time::START);
+            run(&mut planned);
+            planned.made().cached
+        };
+        assert_eq!(reused(Sharing::Tenant), Tokens::ZERO);
+        assert_eq!(reused(Sharing::All), Tokens::new(64));
+    }
+}
