@@ -8,6 +8,7 @@ mod arrivals;
 mod chance;
 pub mod client;
 pub mod control;
+pub mod emulated;
 pub mod fairness;
 pub mod fault;
 pub mod known;

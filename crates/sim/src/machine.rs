@@ -4,35 +4,18 @@
 //! It never decides who is served; whatever waits inside it waits by the engine's own rules. What
 //! goes wrong with it (a crash, a slow spell, a cut line) is done to it from outside.
 
+mod imitated;
 mod planned;
 
 use tollgate_policy::gateway::{Report, Served};
 use tollgate_policy::ids::{RequestId, TenantId};
 use tollgate_policy::outcome::EngineEnding;
-use tollgate_policy::units::{KvBlocks, Micros, Service, Time, Tokens};
+use tollgate_policy::units::{KvBlocks, Service, Time, Tokens};
 use tollgate_policy::usage::Usage;
 use tollgate_policy::window::Capacity;
 
-pub use self::planned::{Planned, PlannedConfig, Sharing};
-
-/// What a step costs.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Costs {
-    /// A step by itself.
-    pub step: Micros,
-    /// Each sequence in it.
-    pub per_sequence: Micros,
-    /// Prompt tokens per second, at least one.
-    pub prefill_per_s: u64,
-}
-
-impl Costs {
-    /// What a step costs that computes for so many sequences and prefills so many tokens.
-    pub fn of(&self, sequences: u64, prefilled: Tokens) -> Micros {
-        let prefill = prefilled.get().saturating_mul(1_000_000) / self.prefill_per_s.max(1);
-        self.step + self.per_sequence.times(sequences) + Micros::new(prefill)
-    }
-}
+pub use self::imitated::{Imitated, ImitatedConfig};
+pub use self::planned::{Planned, PlannedConfig};
 
 /// What a prompt says, as far as it matters: how long it is, and which part others say too.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,9 +86,21 @@ pub struct Made {
     pub preemptions: u64,
 }
 
+/// Who may find whose prefixes in an engine's cache.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Sharing {
+    /// Each tenant its own.
+    #[default]
+    Tenant,
+    /// Everybody everybody's: how an engine behaves that is told of no tenants.
+    All,
+}
+
 /// What a replica is made from.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MachineConfig {
+    /// A batching model server, by its costs.
+    Emulated(ImitatedConfig),
     /// The embedded engine's own planner.
     Planned(PlannedConfig),
 }
@@ -115,6 +110,7 @@ impl MachineConfig {
     pub fn start(&self) -> Machine {
         match self {
             Self::Planned(config) => Machine::Planned(Box::new(Planned::new(*config))),
+            Self::Emulated(config) => Machine::Emulated(Box::new(Imitated::new(*config))),
         }
     }
 
@@ -125,6 +121,10 @@ impl MachineConfig {
                 sequences: config.engine.sequences,
                 kv: KvBlocks::new(u64::from(config.engine.blocks)),
             },
+            Self::Emulated(config) => Capacity {
+                sequences: config.engine.slots.get(),
+                kv: KvBlocks::new(config.engine.kv.get() / KvBlocks::SLOTS.get()),
+            },
         }
     }
 }
@@ -132,6 +132,8 @@ impl MachineConfig {
 /// One engine.
 #[derive(Debug)]
 pub enum Machine {
+    /// A batching model server.
+    Emulated(Box<Imitated>),
     /// The embedded engine's own planner.
     Planned(Box<Planned>),
 }
@@ -141,6 +143,7 @@ impl Machine {
     pub fn submit(&mut self, job: Job, now: Time) {
         match self {
             Self::Planned(planned) => planned.submit(job, now),
+            Self::Emulated(imitated) => imitated.submit(job, now),
         }
     }
 
@@ -148,6 +151,7 @@ impl Machine {
     pub fn cancel(&mut self, id: RequestId, now: Time) {
         match self {
             Self::Planned(planned) => planned.cancel(id, now),
+            Self::Emulated(imitated) => imitated.cancel(id, now),
         }
     }
 
@@ -155,6 +159,7 @@ impl Machine {
     pub fn next(&self) -> Option<Time> {
         match self {
             Self::Planned(planned) => planned.next(),
+            Self::Emulated(imitated) => imitated.next(),
         }
     }
 
@@ -162,6 +167,7 @@ impl Machine {
     pub fn advance(&mut self, now: Time) {
         match self {
             Self::Planned(planned) => planned.advance(now),
+            Self::Emulated(imitated) => imitated.advance(now),
         }
     }
 
@@ -169,6 +175,7 @@ impl Machine {
     pub fn poll(&mut self) -> Option<Said> {
         match self {
             Self::Planned(planned) => planned.poll(),
+            Self::Emulated(imitated) => imitated.poll(),
         }
     }
 
@@ -176,6 +183,7 @@ impl Machine {
     pub fn kv(&self) -> KvBlocks {
         match self {
             Self::Planned(planned) => planned.kv(),
+            Self::Emulated(imitated) => imitated.kv(),
         }
     }
 
@@ -183,6 +191,7 @@ impl Machine {
     pub fn is_empty(&self) -> bool {
         match self {
             Self::Planned(planned) => planned.is_empty(),
+            Self::Emulated(imitated) => imitated.is_empty(),
         }
     }
 
@@ -190,6 +199,7 @@ impl Machine {
     pub fn made(&self) -> Made {
         match self {
             Self::Planned(planned) => planned.made(),
+            Self::Emulated(imitated) => imitated.made(),
         }
     }
 }

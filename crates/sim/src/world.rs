@@ -19,7 +19,7 @@ use std::iter::Peekable;
 
 use rand_pcg::Pcg64;
 use tollgate_policy::gateway::Event;
-use tollgate_policy::ids::{ReplicaId, RequestId, TenantId};
+use tollgate_policy::ids::{ReplicaId, TenantId};
 use tollgate_policy::request;
 use tollgate_policy::units::{Micros, Time, Tokens};
 
@@ -30,9 +30,8 @@ pub use self::log::Log;
 use self::node::Node;
 use self::oracle::Oracles;
 pub use self::oracle::{Oracle, Violation};
-use crate::chance::{Purpose, mix, stream};
+use crate::chance::{Purpose, mix, stream, unit};
 use crate::control::Control;
-use crate::fault::FaultKind;
 use crate::machine::{Prompt, Said, Shared};
 use crate::setup::{Caller, MODEL, PrefixOrder, Says, Setup};
 use crate::tally::Tally;
@@ -62,7 +61,7 @@ pub struct Run {
 }
 
 /// Runs `setup` with `control` as its gateway, and writes to `log` where one is given.
-pub fn run<C: Control>(setup: &Setup, control: C, log: Option<Log<'_>>) -> Run {
+pub fn run<'s, C: Control>(setup: &'s Setup, control: C, log: Option<Log<'s>>) -> Run {
     World::new(setup, control, log).run()
 }
 
@@ -210,9 +209,8 @@ impl<'s, C: Control> World<'s, C> {
         let chances = &mut self.callers[arrival.tenant];
         let shared = caller.prefix.as_ref().map(|prefix| {
             let turn = chances.turn % prefix.of.max(1);
-            let any = || (crate::chance::unit(&mut chances.prefix) * prefix.of as f64) as u64;
             let text = match prefix.order {
-                PrefixOrder::Any => any(),
+                PrefixOrder::Any => (unit(&mut chances.prefix) * prefix.of as f64) as u64,
                 PrefixOrder::Turn => turn,
             };
             let name = prefix.texts.bytes().fold(text, |state, byte| {

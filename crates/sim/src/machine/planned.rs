@@ -14,8 +14,9 @@ use tollgate_policy::prefix::Token;
 use tollgate_policy::units::{KvBlocks, Time, Tokens};
 use tollgate_policy::usage::Usage;
 
-use super::{Costs, Job, Made, Prompt, Said};
+use super::{Job, Made, Prompt, Said, Sharing};
 use crate::chance::mix;
+use crate::emulated::Cost;
 
 /// What an embedded engine is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,19 +24,9 @@ pub struct PlannedConfig {
     /// The planner's bounds.
     pub engine: engine::Config,
     /// What its steps cost.
-    pub costs: Costs,
-    /// Whether all tenants share one prefix cache: how an engine behaves that knows no tenants.
+    pub cost: Cost,
+    /// Who may find whose prefixes.
     pub sharing: Sharing,
-}
-
-/// Who may find whose prefixes in the cache.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Sharing {
-    /// Each tenant its own.
-    #[default]
-    Tenant,
-    /// Everybody everybody's.
-    All,
 }
 
 /// One embedded engine.
@@ -145,11 +136,10 @@ impl Planned {
                 self.settle();
                 continue;
             }
-            let sequences = Tokens::of_len(&step.work).get();
             let pieces = step.work.iter().map(|work| work.count);
             let prefilled = pieces.filter(|count| *count > Tokens::new(1));
             let prefilled = prefilled.fold(Tokens::ZERO, |sum, count| sum + count);
-            let ends = now + self.config.costs.of(sequences, prefilled);
+            let ends = now + self.config.cost.of(step.work.len(), prefilled);
             self.step = Some((ends, step));
             return;
         }
@@ -249,6 +239,8 @@ fn word(text: u64, n: u64) -> Token {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU64;
+
     use tollgate_policy::batch::{Order, Scheduler};
     use tollgate_policy::engine::{CacheConfig, Reservation};
     use tollgate_policy::outcome::FinishReason;
@@ -274,10 +266,10 @@ mod tests {
                     tenant_blocks: KvBlocks::new(64),
                 },
             },
-            costs: Costs {
+            cost: Cost {
                 step: Micros::from_millis(10),
                 per_sequence: Micros::new(100),
-                prefill_per_s: 10_000,
+                prefill_tokens_per_second: NonZeroU64::new(10_000).unwrap(),
             },
             sharing,
         }
