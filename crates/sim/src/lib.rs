@@ -6,6 +6,7 @@
 
 mod arrivals;
 mod chance;
+pub mod chaos;
 pub mod client;
 pub mod control;
 pub mod emulated;

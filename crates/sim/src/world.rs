@@ -244,7 +244,7 @@ impl<'s, C: Control> World<'s, C> {
 
     /// Sends one try.
     fn send(&mut self, ask: Ask) {
-        let id = self.flights.open(Flight::new(ask, self.now));
+        let id = self.flights.open(Flight::new(ask));
         if let flight::Leaving::After(span) = flight::leaving(&ask) {
             self.agenda.plan(self.now + span, Happening::Leaves(id));
         }

@@ -29,8 +29,6 @@ pub(crate) struct Ask {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Flight {
     pub(crate) ask: Ask,
-    /// When this try was sent.
-    pub(crate) sent: Time,
     pub(crate) place: Place,
     /// Whether the client has been told of an end, or has left.
     pub(crate) client: Party,
@@ -65,10 +63,9 @@ pub(crate) enum Party {
 }
 
 impl Flight {
-    pub(crate) const fn new(ask: Ask, sent: Time) -> Self {
+    pub(crate) const fn new(ask: Ask) -> Self {
         Self {
             ask,
-            sent,
             place: Place::Door,
             client: Party::There,
             prompt: Tokens::ZERO,

@@ -11,7 +11,7 @@ use std::collections::BTreeMap;
 use tollgate_policy::gateway::{Effect, Event, Record, Served};
 use tollgate_policy::ids::RequestId;
 use tollgate_policy::tenant::Class;
-use tollgate_policy::units::{KvByteMicros, Micros, Time, Tokens};
+use tollgate_policy::units::{KvBlocks, KvByteMicros, Micros, Time, Tokens};
 use tollgate_policy::usage::Usage;
 
 use self::gap::Gap;
@@ -98,6 +98,8 @@ pub(super) struct Oracles {
     given: Vec<u32>,
     classes: Vec<Class>,
     only: Vec<Option<Class>>,
+    /// What each replica can hold.
+    kv: Vec<KvBlocks>,
     max_wait: Vec<Micros>,
     /// How far the clock was turned ahead in all: waits look longer by as much.
     turned: Micros,
@@ -159,6 +161,11 @@ impl Oracles {
             max_wait: classes.iter().map(|class| wait(*class)).collect(),
             classes,
             only: setup.fleet.iter().map(|one| one.only).collect(),
+            kv: setup
+                .fleet
+                .iter()
+                .map(|one| one.machine.capacity().kv)
+                .collect(),
             turned: Micros::ZERO,
             gap,
             written: Tokens::ZERO,
@@ -361,9 +368,9 @@ impl Oracles {
         let gauges = control.gauges();
         for (n, replica) in gauges.replicas.iter().enumerate() {
             let window = &replica.window;
-            let (held, capacity) = (window.sequences(), window.capacity());
-            if held > 1 && window.kv() > capacity.kv {
-                let what = format!("replica {n} was given {:?} of {:?}", window.kv(), capacity.kv);
+            let (held, capacity) = (window.sequences(), self.kv[n]);
+            if held > 1 && window.kv() > capacity {
+                let what = format!("replica {n} was given {:?} of {capacity:?}", window.kv());
                 self.report(at, Oracle::KvBudget, what);
             }
             if replica.healthy && held == 0 && window.limit() > 0 && waits && self.somebody_for(n) {
