@@ -12,7 +12,7 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use tollgate_sim::workload::Arrival;
 
-use crate::calibrate::Prompts;
+use crate::prompts::Prompts;
 use crate::clock::Clock;
 use crate::connections::Connections;
 use crate::reply::{Seen, StreamReader, Usage, Window, read_whole};

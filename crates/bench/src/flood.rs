@@ -45,12 +45,8 @@ impl Scenario {
 }
 
 fn load(name: &str, rate: f64, output: u64) -> TenantLoad {
-    TenantLoad {
-        name: name.to_owned(),
-        arrivals: Arrivals::Poisson { rate },
-        prompt: Lengths::Constant(128),
-        output: Lengths::Constant(output),
-    }
+    let (prompt, output) = (Lengths::Constant(128), Lengths::Constant(output));
+    TenantLoad::new(name, Arrivals::Poisson { rate }, prompt, output)
 }
 
 #[cfg(test)]

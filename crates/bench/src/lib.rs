@@ -5,7 +5,7 @@
 //! What the numbers should be is not decided here.
 
 pub mod args;
-mod calibrate;
+mod prompts;
 mod clock;
 mod connections;
 mod exchange;

@@ -20,7 +20,7 @@ use tokio_util::task::TaskTracker;
 use tollgate_policy::units::{Micros, Time};
 use tollgate_sim::workload::{Arrival, Workload, WorkloadError};
 
-use crate::calibrate::{PROBE_BYTES, Prompts, filler};
+use crate::prompts::{PROBE_BYTES, Prompts, filler};
 use crate::clock::{Clock, unix_secs};
 use crate::connections::Connections;
 use crate::exchange::{Asker, Session, exchange, headers};

@@ -19,8 +19,10 @@ pub(crate) enum Purpose {
     Output,
     /// Where inside its tick a traced request stood.
     Tick,
-    /// Which beginning a prompt shares with others.
+    /// What prompts begin with alike.
     Prefix,
+    /// What follows in a session.
+    Turns,
     /// What a client does before its answer is whole.
     Client,
     /// How long a client waits before it asks again.
@@ -38,19 +40,24 @@ impl Purpose {
             Self::Output => 4,
             Self::Tick => 5,
             Self::Prefix => 6,
-            Self::Client => 7,
-            Self::Retry => 8,
-            Self::Fault => 9,
+            Self::Turns => 7,
+            Self::Client => 8,
+            Self::Retry => 9,
+            Self::Fault => 10,
         }
     }
 }
 
 /// The stream of `tenant` for `purpose` in the run with this seed.
 pub(crate) fn stream(seed: u64, purpose: Purpose, tenant: &str) -> Pcg64 {
-    let named = tenant.bytes().fold(mix(seed), |state, byte| {
+    Pcg64::seed_from_u64(mix(named(seed, tenant) ^ mix(purpose.number())))
+}
+
+/// A number for this name.
+pub(crate) fn named(seed: u64, name: &str) -> u64 {
+    name.bytes().fold(mix(seed), |state, byte| {
         mix(state ^ u64::from(byte).wrapping_add(1))
-    });
-    Pcg64::seed_from_u64(mix(named ^ mix(purpose.number())))
+    })
 }
 
 /// A number in `[0, 1)`, of the 53 bits that a float can tell apart.

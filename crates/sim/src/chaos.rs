@@ -27,8 +27,8 @@ use crate::emulated::{self, Cost, PrefixCache};
 use crate::fault::{Fault, FaultKind};
 use crate::lengths::Lengths;
 use crate::machine::{ImitatedConfig, MachineConfig, PlannedConfig, Sharing};
-use crate::setup::{Caller, Checks, Prefix, PrefixOrder, ReplicaSetup, Says, Setup};
-use crate::workload::{TenantLoad, Workload, WorkloadError};
+use crate::setup::{Caller, Checks, Others, ReplicaSetup, Says, Setup};
+use crate::workload::{Session, SharedPrefix, TenantLoad, Workload, WorkloadError};
 
 /// What goes wrong in a world drawn at random.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -108,12 +108,7 @@ pub fn world(profile: Profile, seed: u64, size: f64) -> Result<Setup, WorkloadEr
     let lasting = (REQUESTS * size / rate).clamp(1.0, 10_000.0);
     let until = Time::START + Micros::new((lasting * 1e6) as u64);
     let each = rate / callers.len() as f64;
-    let loads = callers.iter().map(|caller| TenantLoad {
-        name: caller.tenant.name.clone(),
-        arrivals: draw.arrivals(each),
-        prompt: Lengths::Uniform { min: 1, max: 300 },
-        output: Lengths::Uniform { min: 1, max: 60 },
-    });
+    let loads = callers.iter().map(|caller| draw.load(&caller.tenant.name, each));
     let workload = Workload::drawn(loads.collect(), until, seed)?;
     let faults = draw.faults(profile, fleet.len(), until);
     Ok(Setup {
@@ -215,6 +210,11 @@ impl Draw {
                 false => self.millis(10, 500),
             },
             starts_in: self.millis(0, 3_000),
+            others: self.some(6, |draw| Others {
+                every: draw.millis(20, 2_000),
+                prompt: Tokens::new(draw.up_to(1, 200)),
+                output: Tokens::new(draw.up_to(1, 100)),
+            }),
         }
     }
 
@@ -248,12 +248,7 @@ impl Draw {
                 },
             },
             manners: self.manners(profile),
-            prefix: self.some(3, |draw| Prefix {
-                texts: format!("texts{}", draw.up_to(0, 1)),
-                of: draw.up_to(1, 8),
-                tokens: Tokens::new(draw.up_to(1, 120)),
-                order: PrefixOrder::Any,
-            }),
+            texts: None,
             says: match self.up_to(0, 2) {
                 0 => Says::Nothing,
                 1 => Says::Truth,
@@ -285,6 +280,29 @@ impl Draw {
                     false => Obedience::Waits,
                 },
             },
+        }
+    }
+
+    fn load(&mut self, name: &str, rate: f64) -> TenantLoad {
+        let shared = self.some(3, |draw| SharedPrefix {
+            tokens: draw.up_to(1, 200),
+            variants: draw.up_to(1, 8) as u32,
+            share: draw.unit(),
+            family: Some(format!("texts{}", draw.up_to(0, 1))),
+        });
+        let session = self.some(4, |draw| Session {
+            turns: draw.up_to(1, 5) as u32,
+            think_s: draw.unit(),
+        });
+        TenantLoad {
+            shared,
+            session,
+            ..TenantLoad::new(
+                name,
+                self.arrivals(rate),
+                Lengths::Uniform { min: 1, max: 300 },
+                Lengths::Uniform { min: 1, max: 60 },
+            )
         }
     }
 

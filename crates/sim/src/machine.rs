@@ -14,6 +14,8 @@ use tollgate_policy::units::{KvBlocks, Service, Time, Tokens};
 use tollgate_policy::usage::Usage;
 use tollgate_policy::window::Capacity;
 
+use crate::workload::Prefix;
+
 pub use self::imitated::{Imitated, ImitatedConfig};
 pub use self::planned::{Planned, PlannedConfig};
 
@@ -23,16 +25,7 @@ pub struct Prompt {
     /// All of it, at least one token.
     pub tokens: Tokens,
     /// How it begins, where others begin alike.
-    pub shared: Option<Shared>,
-}
-
-/// The beginning of a prompt that others have too.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shared {
-    /// Which text it is.
-    pub name: u64,
-    /// How long it is; never more than the prompt.
-    pub tokens: Tokens,
+    pub shared: Option<Prefix>,
 }
 
 /// A request as a replica gets it.

@@ -60,8 +60,8 @@ pub struct Caller {
     pub tenant: Tenant,
     /// How its clients behave.
     pub manners: Manners,
-    /// How its prompts begin.
-    pub prefix: Option<Prefix>,
+    /// What its prompts begin with one after the other, in place of what the workload draws.
+    pub texts: Option<Texts>,
     /// Whether its requests say how long their answers may be.
     pub says: Says,
 }
@@ -78,27 +78,24 @@ pub enum Says {
     AtMost(Tokens),
 }
 
-/// Texts that a tenant's prompts begin with.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Prefix {
-    /// Name of the set of texts; two tenants that name the same set have the same texts.
-    pub texts: String,
-    /// How many texts there are in it, at least one.
-    pub of: u64,
-    /// Length of each.
-    pub tokens: Tokens,
-    /// Which of them the next request has.
-    pub order: PrefixOrder,
+impl Says {
+    /// What a request says whose answer comes to be `output` long.
+    pub(crate) const fn of(self, output: Tokens) -> Option<Tokens> {
+        match self {
+            Self::Nothing => None,
+            Self::Truth => Some(output),
+            Self::AtMost(most) => Some(most),
+        }
+    }
 }
 
-/// Which text a request begins with.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum PrefixOrder {
-    /// Any of them, each as likely.
-    #[default]
-    Any,
-    /// The n-th request has the n-th text, from the start again after the last.
-    Turn,
+/// Texts that a tenant's prompts begin with, each the next one: the n-th request has the n-th.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Texts {
+    /// Two tenants that name the same family have the same texts.
+    pub family: String,
+    /// Length of each; a shorter prompt is the first part of it.
+    pub tokens: Tokens,
 }
 
 /// One replica.
@@ -112,6 +109,19 @@ pub struct ReplicaSetup {
     pub report_every: Micros,
     /// How long it takes to start again.
     pub starts_in: Micros,
+    /// Who else sends it requests, past the gateway.
+    pub others: Option<Others>,
+}
+
+/// Requests that a replica gets from somebody else, at even distances.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Others {
+    /// From one to the next.
+    pub every: Micros,
+    /// Length of their prompts.
+    pub prompt: Tokens,
+    /// Length of their answers.
+    pub output: Tokens,
 }
 
 impl Setup {

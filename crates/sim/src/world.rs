@@ -19,9 +19,9 @@ use std::iter::Peekable;
 
 use rand_pcg::Pcg64;
 use tollgate_policy::gateway::Event;
-use tollgate_policy::ids::{ReplicaId, TenantId};
+use tollgate_policy::ids::{ReplicaId, RequestId, TenantId};
 use tollgate_policy::request;
-use tollgate_policy::units::{Micros, Time, Tokens};
+use tollgate_policy::units::{Micros, Service, Time, Tokens};
 
 use self::agenda::{Agenda, Happening};
 pub(crate) use self::flight::Flight;
@@ -30,12 +30,12 @@ pub use self::log::Log;
 use self::node::Node;
 use self::oracle::Oracles;
 pub use self::oracle::{Oracle, Violation};
-use crate::chance::{Purpose, mix, stream, unit};
+use crate::chance::{Purpose, mix, named, stream};
 use crate::control::Control;
-use crate::machine::{Prompt, Said, Shared};
-use crate::setup::{Caller, MODEL, PrefixOrder, Says, Setup};
+use crate::machine::{Job, Prompt, Said};
+use crate::setup::{Caller, MODEL, Setup};
 use crate::tally::Tally;
-use crate::workload::{Arrival, Merged};
+use crate::workload::{Arrival, Merged, Prefix, Turn, Turns};
 
 /// How often the replicas' levels are looked at.
 const SAMPLE_EVERY: Micros = Micros::from_millis(250);
@@ -74,6 +74,8 @@ struct World<'s, C> {
     agenda: Agenda,
     arrivals: Peekable<Merged>,
     callers: Vec<Chances>,
+    /// The next request of each session, and what follows it.
+    sessions: Vec<(Turn, Turns)>,
     nodes: Vec<Node>,
     flights: Flights,
     /// What replicas have said and nobody has heard yet.
@@ -83,6 +85,8 @@ struct World<'s, C> {
     oracles: Oracles,
     log: Option<Log<'s>>,
     counted: u64,
+    /// Requests that others have sent past the gateway.
+    others: u64,
     is_closed: bool,
     is_drained: bool,
     wakes: (Time, u32),
@@ -92,7 +96,6 @@ struct World<'s, C> {
 struct Chances {
     client: Pcg64,
     retry: Pcg64,
-    prefix: Pcg64,
     /// Its requests so far.
     turn: u64,
 }
@@ -102,7 +105,6 @@ impl<'s, C: Control> World<'s, C> {
         let chances = |caller: &Caller| Chances {
             client: stream(setup.seed, Purpose::Client, &caller.tenant.name),
             retry: stream(setup.seed, Purpose::Retry, &caller.tenant.name),
-            prefix: stream(setup.seed, Purpose::Prefix, &caller.tenant.name),
             turn: 0,
         };
         let mut agenda = Agenda::default();
@@ -111,6 +113,11 @@ impl<'s, C: Control> World<'s, C> {
         }
         for fault in &setup.faults {
             agenda.plan(fault.at, Happening::Fault(fault.kind));
+        }
+        for (n, replica) in setup.fleet.iter().enumerate() {
+            if let Some(others) = replica.others {
+                agenda.plan(Time::START + others.every, Happening::Other(n));
+            }
         }
         agenda.plan(Time::START + SAMPLE_EVERY, Happening::Sample);
         agenda.plan(setup.workload.until(), Happening::Close);
@@ -121,6 +128,8 @@ impl<'s, C: Control> World<'s, C> {
             agenda,
             arrivals: setup.workload.arrivals().peekable(),
             callers: setup.callers.iter().map(chances).collect(),
+            sessions: Vec::new(),
+            others: 0,
             nodes: setup.fleet.iter().cloned().map(Node::new).collect(),
             flights: Flights::default(),
             heard: VecDeque::new(),
@@ -199,7 +208,8 @@ impl<'s, C: Control> World<'s, C> {
         let Some(arrival) = self.arrivals.next() else {
             return;
         };
-        let ask = self.ask(&arrival);
+        let mut ask = self.ask(&arrival);
+        ask.session = self.session(&arrival);
         self.tally.came(arrival.tenant, self.now);
         self.send(ask);
     }
@@ -207,38 +217,68 @@ impl<'s, C: Control> World<'s, C> {
     fn ask(&mut self, arrival: &Arrival) -> Ask {
         let caller = &self.setup.callers[arrival.tenant];
         let chances = &mut self.callers[arrival.tenant];
-        let shared = caller.prefix.as_ref().map(|prefix| {
-            let turn = chances.turn % prefix.of.max(1);
-            let text = match prefix.order {
-                PrefixOrder::Any => (unit(&mut chances.prefix) * prefix.of as f64) as u64,
-                PrefixOrder::Turn => turn,
-            };
-            let name = prefix.texts.bytes().fold(text, |state, byte| {
-                mix(state ^ u64::from(byte).wrapping_add(1))
-            });
-            Shared {
-                name,
-                tokens: prefix.tokens,
-            }
-        });
+        let shared = match &caller.texts {
+            None => arrival.prefix,
+            Some(texts) => Some(Prefix {
+                id: mix(named(self.setup.seed, &texts.family) ^ chances.turn),
+                tokens: texts.tokens.min(arrival.prompt),
+            }),
+        };
         chances.turn += 1;
-        let begins = shared.map_or(Tokens::ZERO, |shared| shared.tokens);
         let prompt = Prompt {
-            tokens: arrival.prompt + begins,
+            tokens: arrival.prompt,
             shared,
         };
         Ask {
             tenant: arrival.tenant,
             prompt,
             output: arrival.output,
-            output_max: match caller.says {
-                Says::Nothing => None,
-                Says::Truth => Some(arrival.output),
-                Says::AtMost(most) => Some(most),
-            },
+            output_max: caller.says.of(arrival.output),
             fate: caller.manners.fate(arrival.output, &mut chances.client),
             sent: self.now,
             tried: 0,
+            session: None,
+        }
+    }
+
+    /// What follows the answer to this request, where its tenant has sessions.
+    fn session(&mut self, arrival: &Arrival) -> Option<usize> {
+        let mut turns = self.setup.workload.turns(arrival);
+        let next = turns.next()?;
+        self.sessions.push((next, turns));
+        Some(self.sessions.len() - 1)
+    }
+
+    /// The next request of a session, if its last answer was not the last.
+    fn goes_on(&mut self, ask: &Ask) {
+        let Some(session) = ask.session else {
+            return;
+        };
+        let Some((turn, rest)) = self.sessions.get_mut(session) else {
+            return;
+        };
+        let (turn, next) = (*turn, rest.next());
+        let at = self.now + turn.think;
+        let chances = &mut self.callers[ask.tenant];
+        let caller = &self.setup.callers[ask.tenant];
+        let following = Ask {
+            prompt: Prompt {
+                tokens: turn.prompt,
+                shared: turn.prefix,
+            },
+            output: turn.output,
+            output_max: caller.says.of(turn.output),
+            fate: caller.manners.fate(turn.output, &mut chances.client),
+            sent: at,
+            tried: 0,
+            session: next.is_some().then_some(session),
+            ..*ask
+        };
+        if let Some(next) = next {
+            self.sessions[session].0 = next;
+        }
+        if at < self.setup.workload.until() {
+            self.agenda.plan(at, Happening::Again(following));
         }
     }
 
@@ -264,10 +304,15 @@ impl<'s, C: Control> World<'s, C> {
             return;
         };
         match what {
-            Happening::Again(ask) => {
+            Happening::Again(ask) if ask.tried > 0 => {
                 self.tally.came_again(self.now);
                 self.send(ask);
             }
+            Happening::Again(ask) => {
+                self.tally.came(ask.tenant, self.now);
+                self.send(ask);
+            }
+            Happening::Other(n) => self.other(n),
             Happening::Step(n) => self.step(n, at),
             Happening::Started(n) => self.started(n),
             Happening::Leaves(id) => self.leaves(id),
@@ -323,6 +368,32 @@ impl<'s, C: Control> World<'s, C> {
         node.start();
         let capacity = node.setup.machine.capacity();
         self.submit(Event::ReplicaUp { replica, capacity });
+    }
+
+    /// Somebody else sends a replica a request.
+    fn other(&mut self, n: usize) {
+        let Some(others) = self.nodes[n].setup.others else {
+            return;
+        };
+        self.others += 1;
+        let job = Job {
+            id: RequestId::new(node::OTHERS + self.others),
+            tenant: TenantId::new(u32::MAX),
+            prompt: Prompt {
+                tokens: others.prompt,
+                shared: None,
+            },
+            output: others.output,
+            output_max: others.output,
+            served: Service::ZERO,
+        };
+        // Where it is down, it is down for everybody.
+        if self.nodes[n].tell(node::Order::Start(job), self.now).is_ok() {
+            self.attend(n);
+        }
+        if !self.is_closed {
+            self.agenda.plan(self.now + others.every, Happening::Other(n));
+        }
     }
 
     fn sample(&mut self) {

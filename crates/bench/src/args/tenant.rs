@@ -39,15 +39,13 @@ fn read(text: &str) -> Result<TenantLoad, String> {
         }
     }
     let rate = rate.ok_or("no rate")?;
-    Ok(TenantLoad {
-        name: name.to_owned(),
-        arrivals: match cv {
-            Some(cv) => Arrivals::Gamma { rate, cv },
-            None => Arrivals::Poisson { rate },
-        },
-        prompt: prompt.ok_or("no prompt")?,
-        output: output.ok_or("no output")?,
-    })
+    let arrivals = match cv {
+        Some(cv) => Arrivals::Gamma { rate, cv },
+        None => Arrivals::Poisson { rate },
+    };
+    let prompt = prompt.ok_or("no prompt")?;
+    let output = output.ok_or("no output")?;
+    Ok(TenantLoad::new(name, arrivals, prompt, output))
 }
 
 /// `128`, `64..256`, or `300~0.8`: a lognormal by its median and sigma, cut at 1 and at 16 times
@@ -106,17 +104,15 @@ mod tests {
     #[test]
     fn every_form_of_length_and_gap_is_read() {
         let read = load("a:rate=4,cv=2,prompt=64..256,output=300~0.8").unwrap();
-        let expected = TenantLoad {
-            name: "a".to_owned(),
-            arrivals: Arrivals::Gamma { rate: 4.0, cv: 2.0 },
-            prompt: Lengths::Uniform { min: 64, max: 256 },
-            output: Lengths::Lognormal {
-                median: 300.0,
-                sigma: 0.8,
-                min: 1,
-                max: 4_800,
-            },
+        let output = Lengths::Lognormal {
+            median: 300.0,
+            sigma: 0.8,
+            min: 1,
+            max: 4_800,
         };
+        let prompt = Lengths::Uniform { min: 64, max: 256 };
+        let arrivals = Arrivals::Gamma { rate: 4.0, cv: 2.0 };
+        let expected = TenantLoad::new("a", arrivals, prompt, output);
         assert_eq!(read, expected);
         let plain = load("a:rate=0.5,prompt=1,output=2").unwrap();
         assert_eq!(plain.arrivals, Arrivals::Poisson { rate: 0.5 });

@@ -14,12 +14,8 @@ use crate::summary::Validity;
 use endpoint::{Answer, Asked, TestEndpoint};
 
 fn tenant(name: &str, rate: f64, identity: Identity) -> TenantSpec {
-    let load = TenantLoad {
-        name: name.to_owned(),
-        arrivals: Arrivals::Poisson { rate },
-        prompt: Lengths::Constant(128),
-        output: Lengths::Constant(4),
-    };
+    let (prompt, output) = (Lengths::Constant(128), Lengths::Constant(4));
+    let load = TenantLoad::new(name, Arrivals::Poisson { rate }, prompt, output);
     TenantSpec { load, identity }
 }
 

@@ -117,7 +117,7 @@ impl Imitated {
             Sharing::Tenant => u64::from(tenant.get()) + 1,
             Sharing::All => 0,
         };
-        let text = mix(shared.name ^ mix(space));
+        let text = mix(shared.id ^ mix(space));
         let blocks = shared.tokens.min(prompt.tokens).get() / KvBlocks::SLOTS.get();
         (0..blocks).map(|n| mix(text.wrapping_add(n))).collect()
     }
@@ -177,8 +177,8 @@ impl Imitated {
 mod tests {
     use tollgate_policy::units::Service;
 
-    use super::super::Shared;
     use super::*;
+    use crate::workload::Prefix;
 
     fn job(id: u64, tenant: u32, output_max: u64) -> Job {
         Job {
@@ -186,8 +186,8 @@ mod tests {
             tenant: TenantId::new(tenant),
             prompt: Prompt {
                 tokens: Tokens::new(100),
-                shared: Some(Shared {
-                    name: 7,
+                shared: Some(Prefix {
+                    id: 7,
                     tokens: Tokens::new(64),
                 }),
             },

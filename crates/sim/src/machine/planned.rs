@@ -226,7 +226,7 @@ impl Planned {
 /// The words of a prompt: those it shares by their text's name, the others its own.
 fn words(id: RequestId, prompt: Prompt) -> Vec<Token> {
     let shared = prompt.shared.map_or(0, |shared| shared.tokens.get());
-    let name = prompt.shared.map_or(0, |shared| mix(shared.name));
+    let name = prompt.shared.map_or(0, |shared| mix(shared.id));
     let own = mix(id.get() ^ 0x5eed);
     let word_at = |n: u64| word(if n < shared { name } else { own }, n);
     (0..prompt.tokens.get()).map(word_at).collect()
@@ -246,8 +246,8 @@ mod tests {
     use tollgate_policy::outcome::FinishReason;
     use tollgate_policy::units::{Micros, Service};
 
-    use super::super::Shared;
     use super::*;
+    use crate::workload::Prefix;
 
     fn config(sharing: Sharing) -> PlannedConfig {
         PlannedConfig {
@@ -281,8 +281,8 @@ mod tests {
             tenant: TenantId::new(tenant),
             prompt: Prompt {
                 tokens: Tokens::new(100),
-                shared: Some(Shared {
-                    name: 7,
+                shared: Some(Prefix {
+                    id: 7,
                     tokens: Tokens::new(64),
                 }),
             },

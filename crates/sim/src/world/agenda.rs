@@ -13,8 +13,10 @@ use crate::fault::FaultKind;
 /// Something that is going to happen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Happening {
-    /// A client asks again.
+    /// A client asks again: for the same, or for what follows an answer.
     Again(Ask),
+    /// Somebody else sends a replica a request.
+    Other(usize),
     /// A replica's step ends; stale where the replica has another time in mind by now.
     Step(usize),
     /// A replica has been started, or has not.

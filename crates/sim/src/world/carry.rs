@@ -9,7 +9,7 @@ use tollgate_policy::units::{Service, Tokens};
 use tollgate_policy::usage::Usage;
 
 use super::agenda::Happening;
-use super::flight::{Flight, Party, Place};
+use super::flight::{Ask, Flight, Party, Place};
 use super::node::Order;
 use super::{World, node_of, replica};
 use crate::client::Fate;
@@ -129,6 +129,9 @@ impl<C: Control> World<'_, C> {
             return;
         };
         self.tally.ended(&flight, record, self.now);
+        if let Outcome::Completed(_) = record.outcome {
+            self.goes_on(&flight.ask);
+        }
         let retries = self.setup.callers[flight.ask.tenant].manners.retries;
         let stayed = flight.client == Party::Done && flight.first_token.is_none();
         let again = stayed && asks_again(record.outcome) && flight.ask.tried < retries.most;
@@ -138,8 +141,11 @@ impl<C: Control> World<'_, C> {
         }
         let rng = &mut self.callers[flight.ask.tenant].retry;
         let pause = retries.pause(flight.ask.tried, flight.told.flatten(), rng);
-        let mut ask = flight.ask;
-        ask.tried += 1;
+        let tried = flight.ask.tried + 1;
+        let ask = Ask {
+            tried,
+            ..flight.ask
+        };
         self.agenda.plan(self.now + pause, Happening::Again(ask));
     }
 
@@ -152,14 +158,14 @@ impl<C: Control> World<'_, C> {
                     for one in &served {
                         self.note(one);
                     }
-                    let told = served.clone();
+                    let told: Vec<_> = served.iter().map(|one| (one.id, one.output)).collect();
                     self.submit(Event::Stepped {
                         replica,
                         served,
                         report,
                     });
-                    for one in &told {
-                        self.reads(one.id, one.output);
+                    for (id, output) in told {
+                        self.reads(id, output);
                     }
                 }
                 Said::Ended { id, ending, usage } => self.engine_ends(id, ending, usage),

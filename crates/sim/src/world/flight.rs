@@ -23,6 +23,8 @@ pub(crate) struct Ask {
     pub(crate) sent: Time,
     /// Tries before this one.
     pub(crate) tried: u32,
+    /// What follows its answer.
+    pub(crate) session: Option<usize>,
 }
 
 /// One try.

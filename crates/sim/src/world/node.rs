@@ -13,6 +13,9 @@ use tollgate_policy::units::{KvBlocks, Micros, Time};
 use crate::machine::{Job, Machine, Made, Said};
 use crate::setup::ReplicaSetup;
 
+/// Requests with greater numbers are somebody else's.
+pub(super) const OTHERS: u64 = 1 << 62;
+
 /// One replica in the world.
 #[derive(Debug)]
 pub(super) struct Node {
@@ -132,10 +135,10 @@ impl Node {
         let machine = self.machine.as_mut()?;
         let said = match &mut self.line {
             Line::Cut { up, .. } => {
-                up.extend(std::iter::from_fn(|| machine.poll()));
+                up.extend(std::iter::from_fn(|| ours(machine)));
                 None
             }
-            Line::Up => machine.poll(),
+            Line::Up => ours(machine),
         }?;
         Some(self.dated(said, now))
     }
@@ -171,7 +174,7 @@ impl Node {
             return Vec::new();
         };
         if let Some(machine) = &mut self.machine {
-            up.extend(std::iter::from_fn(|| machine.poll()));
+            up.extend(std::iter::from_fn(|| ours(machine)));
             for order in down {
                 obey(machine, order, local);
             }
@@ -209,6 +212,20 @@ impl Node {
             cached: self.made.cached + now.cached,
             output: self.made.output + now.output,
             preemptions: self.made.preemptions + now.preemptions,
+        }
+    }
+}
+
+/// What it says of our requests; of somebody else's it tells them.
+fn ours(machine: &mut Machine) -> Option<Said> {
+    loop {
+        match machine.poll()? {
+            Said::Ended { id, .. } if id.get() > OTHERS => {}
+            Said::Stepped { mut served, report } => {
+                served.retain(|one| one.id.get() <= OTHERS);
+                return Some(Said::Stepped { served, report });
+            }
+            said @ Said::Ended { .. } => return Some(said),
         }
     }
 }

@@ -60,14 +60,13 @@ pub(super) fn setup(seed: u64) -> Setup {
             floor: 0,
         },
         manners: Manners::default(),
-        prefix: None,
+        texts: None,
         says: Says::Truth,
     };
-    let load = |name: &str, rate| TenantLoad {
-        name: name.to_owned(),
-        arrivals: Arrivals::Poisson { rate },
-        prompt: Lengths::Uniform { min: 1, max: 100 },
-        output: Lengths::Constant(40),
+    let load = |name: &str, rate| {
+        let prompt = Lengths::Uniform { min: 1, max: 100 };
+        let arrivals = Arrivals::Poisson { rate };
+        TenantLoad::new(name, arrivals, prompt, Lengths::Constant(40))
     };
     let names = ["flood", "calm", "still"];
     let loads = names.into_iter().zip([40.0, 4.0, 4.0]);
@@ -93,6 +92,7 @@ pub(super) fn setup(seed: u64) -> Setup {
             only: None,
             report_every: Micros::ZERO,
             starts_in: Micros::from_secs(1),
+            others: None,
         }],
         model: tollgate_policy::gateway::Model {
             context: Tokens::new(256),
