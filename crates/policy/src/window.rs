@@ -162,7 +162,7 @@ impl Moved {
 ///
 /// KV reservations are estimates: a sequence may outgrow its own, and the engine then preempts. But
 /// a request that is alone always fits, however large its estimate, since the door turned away what
-/// the pool cannot hold.
+/// the pool cannot hold. Alone is one beside which the replica holds nothing for anybody else.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     capacity: Capacity,
@@ -174,6 +174,9 @@ pub struct Window {
     held: Held,
     /// KV blocks held, as the replica last said.
     reported: KvBlocks,
+    /// Those of them that were more than what was held here: somebody else's, or what sequences
+    /// hold beyond their estimates.
+    beyond: KvBlocks,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -191,7 +194,8 @@ impl Window {
             sequences: 0,
             kv: KvBlocks::ZERO,
         };
-        let (moved, held, reported) = (Moved::Came, Held::default(), KvBlocks::ZERO);
+        let (moved, held) = (Moved::Came, Held::default());
+        let (reported, beyond) = (KvBlocks::ZERO, KvBlocks::ZERO);
         Self {
             capacity,
             bounds,
@@ -199,6 +203,7 @@ impl Window {
             moved,
             held,
             reported,
+            beyond,
         }
     }
 
@@ -206,6 +211,7 @@ impl Window {
     pub fn resize(&mut self, capacity: Capacity) {
         self.capacity = capacity;
         self.reported = KvBlocks::ZERO;
+        self.beyond = KvBlocks::ZERO;
         self.moved = Moved::Came;
         self.limit = match self.bounds.concurrency {
             Knob::Auto => capacity.sequences,
@@ -220,6 +226,7 @@ impl Window {
     /// given that many less, and one more each time that it was full and none waited.
     pub fn report(&mut self, waiting: u32, kv: KvBlocks) {
         self.reported = kv;
+        self.beyond = kv - self.held.kv;
         if self.bounds.concurrency != Knob::Auto {
             return;
         }
@@ -242,7 +249,7 @@ impl Window {
         if self.held.sequences >= self.limit {
             return Err(Blocked::Sequences);
         }
-        if self.held.sequences == 0 {
+        if self.held.sequences == 0 && self.beyond == KvBlocks::ZERO {
             return Ok(());
         }
         if self.occupancy() + ask.kv > self.ceiling(ask) {
@@ -320,8 +327,12 @@ impl Window {
         self.held.kv
     }
 
-    /// KV blocks held: what is reserved, or what the replica says, whichever is more.
+    /// KV blocks held: what is reserved, or what the replica says, whichever is more. Where nothing
+    /// is held here, what it said of somebody else's: its last word on what was ours is outdated.
     pub fn occupancy(&self) -> KvBlocks {
+        if self.held.sequences == 0 {
+            return self.beyond;
+        }
         self.held.kv.max(self.reported)
     }
 
@@ -406,6 +417,29 @@ mod tests {
 
     fn hold(window: &mut Window, class: Class, kv: u64) {
         window.hold(class, KvBlocks::new(kv), Tokens::ZERO);
+    }
+
+    #[test]
+    fn a_replica_that_others_have_filled_is_not_empty_because_we_hold_nothing_in_it() {
+        let mut window = window(Bounds::default(), 10, 100);
+        let reserved = Ask {
+            floor: 60,
+            ..ask(Class::Reserved, 5)
+        };
+        window.report(0, KvBlocks::new(97));
+        assert_eq!(window.room_for(&reserved, None), Err(Blocked::Kv));
+        window.report(0, KvBlocks::new(80));
+        assert_eq!(window.room_for(&reserved, None), Ok(()));
+    }
+
+    #[test]
+    fn what_a_replica_said_of_our_own_is_outdated_when_we_hold_nothing_any_more() {
+        let mut window = window(Bounds::default(), 10, 100);
+        hold(&mut window, Class::Standard, 90);
+        window.report(0, KvBlocks::new(90));
+        window.release(Class::Standard, KvBlocks::new(90));
+        assert_eq!(window.occupancy(), KvBlocks::ZERO);
+        assert_eq!(window.room_for(&ask(Class::Standard, 99), None), Ok(()));
     }
 
     #[test]

@@ -15,10 +15,14 @@ pub mod fault;
 pub mod known;
 mod lengths;
 pub mod machine;
+pub mod plain;
+pub mod report;
+pub mod scenario;
 pub mod setup;
 pub mod stats;
 pub mod tally;
 pub mod trace;
+pub mod trial;
 pub mod workload;
 pub mod world;
 

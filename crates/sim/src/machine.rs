@@ -172,6 +172,14 @@ impl Machine {
         }
     }
 
+    /// What it says of itself when it is asked.
+    pub fn report(&self) -> Report {
+        match self {
+            Self::Planned(planned) => planned.report(),
+            Self::Emulated(imitated) => imitated.report(),
+        }
+    }
+
     /// KV blocks that requests hold now.
     pub fn kv(&self) -> KvBlocks {
         match self {

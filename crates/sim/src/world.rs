@@ -61,11 +61,11 @@ pub struct Run {
 }
 
 /// Runs `setup` with `control` as its gateway, and writes to `log` where one is given.
-pub fn run<'s, C: Control>(setup: &'s Setup, control: C, log: Option<Log<'s>>) -> Run {
+pub fn run<C: Control>(setup: &Setup, control: C, log: Option<Log<'_>>) -> Run {
     World::new(setup, control, log).run()
 }
 
-struct World<'s, C> {
+struct World<'s, 'l, C> {
     setup: &'s Setup,
     control: C,
     now: Time,
@@ -83,7 +83,7 @@ struct World<'s, C> {
     facts: VecDeque<Event>,
     tally: Tally,
     oracles: Oracles,
-    log: Option<Log<'s>>,
+    log: Option<Log<'l>>,
     counted: u64,
     /// Requests that others have sent past the gateway.
     others: u64,
@@ -100,8 +100,8 @@ struct Chances {
     turn: u64,
 }
 
-impl<'s, C: Control> World<'s, C> {
-    fn new(setup: &'s Setup, control: C, log: Option<Log<'s>>) -> Self {
+impl<'s, 'l, C: Control> World<'s, 'l, C> {
+    fn new(setup: &'s Setup, control: C, log: Option<Log<'l>>) -> Self {
         let chances = |caller: &Caller| Chances {
             client: stream(setup.seed, Purpose::Client, &caller.tenant.name),
             retry: stream(setup.seed, Purpose::Retry, &caller.tenant.name),
@@ -117,6 +117,9 @@ impl<'s, C: Control> World<'s, C> {
         for (n, replica) in setup.fleet.iter().enumerate() {
             if let Some(others) = replica.others {
                 agenda.plan(Time::START + others.every, Happening::Other(n));
+            }
+            if replica.report_every > Micros::ZERO {
+                agenda.plan(Time::START + replica.report_every, Happening::Report(n));
             }
         }
         agenda.plan(Time::START + SAMPLE_EVERY, Happening::Sample);
@@ -313,6 +316,7 @@ impl<'s, C: Control> World<'s, C> {
                 self.send(ask);
             }
             Happening::Other(n) => self.other(n),
+            Happening::Report(n) => self.report(n),
             Happening::Step(n) => self.step(n, at),
             Happening::Started(n) => self.started(n),
             Happening::Leaves(id) => self.leaves(id),
@@ -351,6 +355,21 @@ impl<'s, C: Control> World<'s, C> {
         {
             self.nodes[n].awaited = Some(at);
             self.agenda.plan(at, Happening::Step(n));
+        }
+    }
+
+    /// Asks a replica what it holds, as a scraper does.
+    fn report(&mut self, n: usize) {
+        if let Some(report) = self.nodes[n].asked(self.now) {
+            self.submit(Event::Stepped {
+                replica: replica(n),
+                served: Vec::new(),
+                report,
+            });
+        }
+        if !self.is_over() {
+            let every = self.nodes[n].setup.report_every;
+            self.agenda.plan(self.now + every, Happening::Report(n));
         }
     }
 

@@ -147,12 +147,17 @@ impl Imitated {
         }
     }
 
-    fn stepped(&mut self, served: Vec<crate::emulated::Served>) {
+    /// What it says of itself now.
+    pub(super) fn report(&self) -> Report {
         let gauges = self.engine.gauges();
-        let report = Report {
+        Report {
             waiting: u32::try_from(gauges.waiting).unwrap_or(u32::MAX),
             kv: gauges.kv_used,
-        };
+        }
+    }
+
+    fn stepped(&mut self, served: Vec<crate::emulated::Served>) {
+        let report = self.report();
         let one = |one: crate::emulated::Served| Served {
             id: one.id,
             prompt: one.prompt,

@@ -132,8 +132,7 @@ impl Planned {
         while let Some(step) = self.engine.plan() {
             if step.work.is_empty() {
                 // Only KV was moved, which costs nothing here.
-                self.engine.handle(EngineEvent::Stepped { sampled: vec![] });
-                self.settle();
+                self.finish(&step);
                 continue;
             }
             let pieces = step.work.iter().map(|work| work.count);
@@ -196,14 +195,19 @@ impl Planned {
                 });
             }
         }
-        let gauges = self.engine.gauges();
-        let report = Report {
-            waiting: u32::try_from(gauges.waiting).unwrap_or(u32::MAX),
-            kv: gauges.blocks_held,
-        };
+        let report = self.report();
         self.said.push_back(Said::Stepped { served, report });
         self.engine.handle(EngineEvent::Stepped { sampled });
         self.settle();
+    }
+
+    /// What it says of itself now.
+    pub(super) fn report(&self) -> Report {
+        let gauges = self.engine.gauges();
+        Report {
+            waiting: u32::try_from(gauges.waiting).unwrap_or(u32::MAX),
+            kv: gauges.blocks_held,
+        }
     }
 
     fn settle(&mut self) {

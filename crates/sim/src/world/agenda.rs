@@ -17,6 +17,8 @@ pub(super) enum Happening {
     Again(Ask),
     /// Somebody else sends a replica a request.
     Other(usize),
+    /// A replica is asked what it holds.
+    Report(usize),
     /// A replica's step ends; stale where the replica has another time in mind by now.
     Step(usize),
     /// A replica has been started, or has not.

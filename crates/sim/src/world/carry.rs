@@ -17,7 +17,7 @@ use crate::control::Control;
 use crate::fault::FaultKind;
 use crate::machine::{Job, Said};
 
-impl<C: Control> World<'_, C> {
+impl<C: Control> World<'_, '_, C> {
     /// Hands the gateway a fact, and carries out all it orders.
     pub(super) fn submit(&mut self, fact: Event) {
         self.facts.push_back(fact);

@@ -143,19 +143,31 @@ impl Node {
         Some(self.dated(said, now))
     }
 
-    /// What it says of itself is what it said last, until it is time to say it again.
+    /// A replica that is asked now and then says with each step what it said last.
     fn dated(&mut self, said: Said, now: Time) -> Said {
         match said {
             Said::Stepped { served, report } => {
-                let due = |(at, _): &(Time, Report)| now.since(*at) >= self.report_every;
+                let due = self.report_every == Micros::ZERO;
                 let (_, report) = match self.reported {
-                    Some(last) if !due(&last) => last,
+                    Some(last) if !due => last,
                     Some(_) | None => *self.reported.insert((now, report)),
                 };
                 Said::Stepped { served, report }
             }
             Said::Ended { .. } => said,
         }
+    }
+
+    /// It is asked what it holds; nothing where it is down or cannot be reached, or was asked less
+    /// long ago than it is to be.
+    pub(super) fn asked(&mut self, now: Time) -> Option<Report> {
+        let recent = |(at, _): &(Time, Report)| now.since(*at) < self.report_every;
+        if self.reported.as_ref().is_some_and(recent) || !matches!(self.line, Line::Up) {
+            return None;
+        }
+        let report = self.machine.as_ref()?.report();
+        self.reported = Some((now, report));
+        Some(report)
     }
 
     pub(super) fn cut(&mut self) {

@@ -373,7 +373,8 @@ impl Oracles {
                 let what = format!("replica {n} was given {:?} of {capacity:?}", window.kv());
                 self.report(at, Oracle::KvBudget, what);
             }
-            if replica.healthy && held == 0 && window.limit() > 0 && waits && self.somebody_for(n) {
+            let idle = replica.healthy && window.limit() > 0 && window.occupancy() == KvBlocks::ZERO;
+            if idle && waits && self.somebody_for(n) {
                 let what = format!("replica {n} is idle while requests wait");
                 self.report(at, Oracle::WorkConserving, what);
             }
