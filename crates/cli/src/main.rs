@@ -5,6 +5,7 @@ mod check;
 mod logging;
 mod model_file;
 mod serve;
+mod sim;
 mod terminal;
 
 use std::net::SocketAddr;
@@ -27,6 +28,7 @@ Examples:
   tollgate serve --model my-model.gguf      another model
   tollgate serve --config tollgate.yaml     models, tenants, keys and limits from a file
   tollgate check --config tollgate.yaml     every mistake in the file, with its line
+  tollgate sim scenarios/herd.yaml          a scenario on a virtual clock, by the same policy
 
 Then point any OpenAI client at http://127.0.0.1:8080/v1";
 
@@ -50,6 +52,11 @@ enum Verb {
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
+    /// Try a scenario in a world of numbers: the policy that `serve` runs, on a virtual clock.
+    ///
+    /// Prints what each gateway that the scenario names comes to, and which laws it broke. The same
+    /// seed gives the same run.
+    Sim(sim::SimArgs),
 }
 
 /// Flags of `serve`. They win over the configuration.
@@ -82,5 +89,6 @@ fn main() -> ExitCode {
     match cli.verb {
         Verb::Serve(args) => serve::serve(args),
         Verb::Check { config } => check::check(&config),
+        Verb::Sim(args) => sim::sim(args),
     }
 }

@@ -194,6 +194,7 @@ fn ends(outcomes: &BTreeMap<&'static str, u64>) -> String {
 fn number(number: Option<f64>) -> String {
     match number {
         None => "-".to_owned(),
+        Some(number) if number.is_infinite() => "never".to_owned(),
         Some(number) if number >= 1_000.0 => format!("{number:.0}"),
         Some(number) if number >= 10.0 => format!("{number:.1}"),
         Some(number) => format!("{number:.2}"),

@@ -428,7 +428,8 @@ impl<'s, 'l, C: Control> World<'s, 'l, C> {
     }
 
     fn finish(mut self) -> Run {
-        let is_idle = self.nodes.iter().all(Node::is_empty);
+        let ours = |node: &&Node| node.setup.others.is_none();
+        let is_idle = self.nodes.iter().filter(ours).all(Node::is_empty);
         let made = self.nodes.iter().map(Node::made);
         self.tally.close(made.clone(), self.control.reserved());
         let end = oracle::End {

@@ -22,7 +22,8 @@ pub struct Measure {
 /// A number that comes of a run.
 #[derive(Clone, Debug, PartialEq)]
 pub enum What {
-    /// A quantile of the TTFT of the tenants of this name, in milliseconds.
+    /// A quantile of the TTFT of the tenants of this name, in milliseconds. A request that was lost
+    /// before its first token counts as one that took for ever.
     Ttft {
         /// Whose.
         tenant: String,
@@ -124,7 +125,17 @@ impl What {
         match self {
             Self::Ttft { tenant, percent } => {
                 let share = f64::from(*percent) / 100.0;
-                Some(ttft(tally, names, tenant).quantile(share)? / 1_000.0)
+                let answered = ttft(tally, names, tenant);
+                let stayed: u64 = of_name(tally, names, tenant)
+                    .map(|one| one.came.saturating_sub(one.left))
+                    .sum();
+                let all = stayed.max(answered.len() as u64);
+                let rank = (share * all as f64).ceil() as usize;
+                match answered.as_slice().get(rank.max(1) - 1) {
+                    Some(micros) => Some(micros / 1_000.0),
+                    None if all > 0 => Some(f64::INFINITY),
+                    None => None,
+                }
             }
             Self::Served { tenant } => {
                 let own = || of_name(tally, names, tenant);

@@ -408,7 +408,14 @@ impl Oracles {
         let reserved = control.reserved();
         let owed = reserved.requests > 0 || reserved.kv > KvByteMicros::ZERO;
         if held || queued || owed || gauges.in_flight > 0 || !end.is_idle {
-            let what = format!("held after all have ended: {gauges:?}, {reserved:?}");
+            let sequences = gauges.replicas.iter().map(|one| one.window.sequences());
+            let what = format!(
+                "held after all have ended: {} requests in flight, {} in windows, {reserved:?}; \
+                 engines idle: {}",
+                gauges.in_flight,
+                sequences.sum::<u32>(),
+                end.is_idle
+            );
             self.report(at, Oracle::Zero, what);
         }
         if self.written != self.heard || self.written > end.made {
