@@ -12,9 +12,9 @@ use serde::Serialize;
 use tokio_util::sync::CancellationToken;
 use tollgate_sim::workload::Arrival;
 
-use crate::prompts::Prompts;
 use crate::clock::Clock;
 use crate::connections::Connections;
+use crate::prompts::Prompts;
 use crate::reply::{Seen, StreamReader, Usage, Window, read_whole};
 use crate::rows::{Ending, Failure, Row, cleaned};
 use crate::spec::{Demand, Endpoint, Identity, Reply};

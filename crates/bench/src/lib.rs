@@ -5,7 +5,6 @@
 //! What the numbers should be is not decided here.
 
 pub mod args;
-mod prompts;
 mod clock;
 mod connections;
 mod exchange;
@@ -13,6 +12,7 @@ pub mod flood;
 mod machine;
 mod pace;
 mod plot;
+mod prompts;
 mod reply;
 mod report;
 mod rows;

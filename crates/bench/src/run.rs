@@ -20,11 +20,11 @@ use tokio_util::task::TaskTracker;
 use tollgate_policy::units::{Micros, Time};
 use tollgate_sim::workload::{Arrival, Workload, WorkloadError};
 
-use crate::prompts::{PROBE_BYTES, Prompts, filler};
 use crate::clock::{Clock, unix_secs};
 use crate::connections::Connections;
 use crate::exchange::{Asker, Session, exchange, headers};
 use crate::pace::pace;
+use crate::prompts::{PROBE_BYTES, Prompts, filler};
 use crate::reply::Window;
 use crate::report::Report;
 use crate::rows::{Ending, Row, RowFile};

@@ -58,7 +58,11 @@ fn seeds(text: &str) -> Result<Range<u64>, String> {
     let (from, to) = text.split_once("..").ok_or_else(wrong)?;
     let from: u64 = from.parse().map_err(|_| wrong())?;
     let to: u64 = to.parse().map_err(|_| wrong())?;
-    if from < to { Ok(from..to) } else { Err(wrong()) }
+    if from < to {
+        Ok(from..to)
+    } else {
+        Err(wrong())
+    }
 }
 
 pub(crate) fn sim(args: SimArgs) -> ExitCode {
@@ -141,11 +145,7 @@ fn command(args: &SimArgs) -> String {
     command
 }
 
-fn one(
-    args: &SimArgs,
-    scenario: &Scenario,
-    replay: Option<Replay<'_>>,
-) -> Result<Passes, String> {
+fn one(args: &SimArgs, scenario: &Scenario, replay: Option<Replay<'_>>) -> Result<Passes, String> {
     let unwritten = |path: &Path, error| format!("tollgate: {}: {error}", path.display());
     let mut log = match &args.log {
         Some(path) => {

@@ -1,5 +1,5 @@
-//! Runs a scenario: `cargo run --release -p tollgate-sim --example sim -- scenarios/herd.yaml [SEED |
-//! FROM..TO]`. The `tollgate sim` verb does the same and more.
+//! Runs a scenario: `cargo run --release -p tollgate-sim --example sim -- scenarios/herd.yaml
+//! [SEED | FROM..TO]`. The `tollgate sim` verb does the same and more.
 
 #![expect(clippy::print_stdout, reason = "a report goes to stdout")]
 

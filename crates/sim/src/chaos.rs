@@ -1,8 +1,8 @@
 //! Small worlds drawn at random, with everything that can go wrong in them: a seed is a fleet,
 //! tenants with limits, clients with manners, and faults.
 //!
-//! They are made to be many and short. What happens in them is nobody's experience; they find states
-//! that nobody thought of.
+//! They are made to be many and short. What happens in them is nobody's experience; they find
+//! states that nobody thought of.
 
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -15,9 +15,7 @@ use tollgate_policy::fair::Policy;
 use tollgate_policy::gateway::Model;
 use tollgate_policy::pace::Target;
 use tollgate_policy::tenant::{Allowed, Class, Limits, Tenant};
-use tollgate_policy::units::{
-    KvBlocks, KvByteMicros, KvBytes, Micros, Service, Time, Tokens,
-};
+use tollgate_policy::units::{KvBlocks, KvByteMicros, KvBytes, Micros, Service, Time, Tokens};
 use tollgate_policy::window::{Bounds, Knob};
 
 use crate::arrivals::Arrivals;
@@ -108,7 +106,9 @@ pub fn world(profile: Profile, seed: u64, size: f64) -> Result<Setup, WorkloadEr
     let lasting = (REQUESTS * size / rate).clamp(1.0, 10_000.0);
     let until = Time::START + Micros::new((lasting * 1e6) as u64);
     let each = rate / callers.len() as f64;
-    let loads = callers.iter().map(|caller| draw.load(&caller.tenant.name, each));
+    let loads = callers
+        .iter()
+        .map(|caller| draw.load(&caller.tenant.name, each));
     let workload = Workload::drawn(loads.collect(), until, seed)?;
     let faults = draw.faults(profile, fleet.len(), until);
     Ok(Setup {
@@ -354,7 +354,11 @@ impl Draw {
 
     fn faults(&mut self, profile: Profile, replicas: usize, until: Time) -> Vec<Fault> {
         let span = until.as_micros();
-        let count = if profile == Profile::Calm { 0 } else { self.up_to(1, 8) };
+        let count = if profile == Profile::Calm {
+            0
+        } else {
+            self.up_to(1, 8)
+        };
         let mut faults: Vec<Fault> = (0..count)
             .filter_map(|_| {
                 let at = Time::from_micros(self.up_to(0, span));

@@ -110,7 +110,7 @@ impl Manners {
 impl Retries {
     /// The pause before try number `tried` + 1, where the gateway said `told`.
     ///
-    /// Where it says nothing, half a second that doubles up to eight, less a quarter at random: what
+    /// Where it says nothing, half a second that doubles up to eight, less a quarter at random: as
     /// the OpenAI SDKs do.
     pub(crate) fn pause(&self, tried: u32, told: Option<Micros>, rng: &mut Pcg64) -> Micros {
         const FIRST: Micros = Micros::from_millis(500);

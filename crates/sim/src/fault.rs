@@ -86,10 +86,9 @@ impl FaultKind {
             | Self::Stuck { lasting, .. }
             | Self::Stale { lasting, .. }
             | Self::Cut { lasting, .. } => Some(lasting),
-            Self::Crash { .. }
-            | Self::ClockAhead(_)
-            | Self::ClockBack(_)
-            | Self::Exodus { .. } => None,
+            Self::Crash { .. } | Self::ClockAhead(_) | Self::ClockBack(_) | Self::Exodus { .. } => {
+                None
+            }
         }
     }
 }

@@ -33,8 +33,8 @@ pub fn stand_in_27(seed: u64) -> Result<Workload, WorkloadError> {
     lmsys(6.0, minutes(2), seed)
 }
 
-/// A stand-in for a recorded trace, `speed` times as fast, up to `until`: drawn anew from parameters
-/// that were fitted to it, for those who do not have the trace.
+/// A stand-in for a recorded trace, `speed` times as fast, up to `until`: drawn anew from
+/// parameters that were fitted to it, for those who do not have the trace.
 ///
 /// Rates and lengths are those of the trace; its bursts only where a process here has them. Azure's
 /// conversations have an autoregressive rate (correlation 0.94, spread 0.22 of the logarithm over

@@ -14,9 +14,7 @@ use tollgate_policy::gateway::{
     Reserved,
 };
 use tollgate_policy::ids::{ReplicaId, RequestId, TenantId};
-use tollgate_policy::outcome::{
-    EngineEnding, Eviction, Failure, Fence, Outcome, Phase, Rejection,
-};
+use tollgate_policy::outcome::{EngineEnding, Eviction, Failure, Fence, Outcome, Phase, Rejection};
 use tollgate_policy::quota::{Cost, Levels, Reservation};
 use tollgate_policy::request::{Arrival, ClientEnding};
 use tollgate_policy::route::Because;

@@ -149,7 +149,11 @@ fn tenants(text: &mut String, trial: &Trial) {
             rest.ttft.extend(&one.ttft);
             rest.tpot.extend(&one.tpot);
         }
-        row(text, &format!("{} others", names.len() - TENANTS_MAX), &rest);
+        row(
+            text,
+            &format!("{} others", names.len() - TENANTS_MAX),
+            &rest,
+        );
     }
     let _ = writeln!(text, "\nends of tries: {}", ends(&tally.outcomes));
     let levels = &tally.levels;
@@ -187,7 +191,9 @@ fn row(text: &mut String, name: &str, one: &TenantTally) {
 }
 
 fn ends(outcomes: &BTreeMap<&'static str, u64>) -> String {
-    let each = outcomes.iter().map(|(reason, count)| format!("{reason} {count}"));
+    let each = outcomes
+        .iter()
+        .map(|(reason, count)| format!("{reason} {count}"));
     each.collect::<Vec<_>>().join(", ")
 }
 

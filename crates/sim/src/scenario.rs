@@ -211,7 +211,7 @@ fn world(form: &Form, seed: u64, replay: Option<Replay<'_>>) -> Result<Setup, Wo
     let own = form.replay.as_ref();
     let name = replay
         .map(|replay| replay.name)
-        .or(own.map(|own| own.trace.0));
+        .or_else(|| own.map(|own| own.trace.0));
     let speed = own.map_or(1.0, |own| own.speed);
     let (workload, callers) = match name {
         None => drawn(form, seed, until)?,
@@ -255,11 +255,7 @@ fn world(form: &Form, seed: u64, replay: Option<Replay<'_>>) -> Result<Setup, Wo
     })
 }
 
-fn drawn(
-    form: &Form,
-    seed: u64,
-    until: Time,
-) -> Result<(Workload, Vec<Caller>), WorkloadError> {
+fn drawn(form: &Form, seed: u64, until: Time) -> Result<(Workload, Vec<Caller>), WorkloadError> {
     let (mut loads, mut callers) = (Vec::new(), Vec::new());
     for tenant in &form.tenants {
         for n in 0..tenant.count {

@@ -116,7 +116,10 @@ impl Tally {
 
     /// A try has ended.
     pub(crate) fn ended(&mut self, flight: &Flight, record: &Record, now: Time) {
-        *self.outcomes.entry(record.outcome.row().reason).or_default() += 1;
+        *self
+            .outcomes
+            .entry(record.outcome.row().reason)
+            .or_default() += 1;
         if flight.ask.sent < self.warmup {
             return;
         }
@@ -166,11 +169,7 @@ impl Tally {
         }
     }
 
-    pub(crate) fn sampled(
-        &mut self,
-        held: impl Iterator<Item = (KvBlocks, KvBlocks)>,
-        now: Time,
-    ) {
+    pub(crate) fn sampled(&mut self, held: impl Iterator<Item = (KvBlocks, KvBlocks)>, now: Time) {
         if now < self.warmup {
             return;
         }

@@ -178,7 +178,10 @@ impl<'s, 'l, C: Control> World<'s, 'l, C> {
     }
 
     fn next_due(&mut self) -> Option<(Time, Due)> {
-        let arrival = self.arrivals.peek().map(|arrival| (arrival.at, Due::Arrival));
+        let arrival = self
+            .arrivals
+            .peek()
+            .map(|arrival| (arrival.at, Due::Arrival));
         let agenda = self.agenda.next().map(|at| (at, Due::Agenda));
         let wake = self.control.next_wake();
         let wake = wake.map(|at| (self.world_time(at).max(self.now), Due::Wake));
@@ -407,11 +410,15 @@ impl<'s, 'l, C: Control> World<'s, 'l, C> {
             served: Service::ZERO,
         };
         // Where it is down, it is down for everybody.
-        if self.nodes[n].tell(node::Order::Start(job), self.now).is_ok() {
+        if self.nodes[n]
+            .tell(node::Order::Start(job), self.now)
+            .is_ok()
+        {
             self.attend(n);
         }
         if !self.is_closed {
-            self.agenda.plan(self.now + others.every, Happening::Other(n));
+            self.agenda
+                .plan(self.now + others.every, Happening::Other(n));
         }
     }
 
@@ -422,8 +429,7 @@ impl<'s, 'l, C: Control> World<'s, 'l, C> {
         });
         self.tally.sampled(held, self.now);
         if !self.is_closed {
-            self.agenda
-                .plan(self.now + SAMPLE_EVERY, Happening::Sample);
+            self.agenda.plan(self.now + SAMPLE_EVERY, Happening::Sample);
         }
     }
 

@@ -2,7 +2,7 @@
 //! nothing.
 //!
 //! As in the engine's own thread, commands are taken between steps: a cancel takes effect when the
-//! step under way is over.
+//! step under way is over, and what is dispatched because of a step joins the next one.
 
 use std::collections::{BTreeMap, VecDeque};
 
@@ -11,7 +11,7 @@ use tollgate_policy::gateway::{Report, Served};
 use tollgate_policy::ids::{RequestId, TenantId};
 use tollgate_policy::outcome::{EngineEnding, Failure};
 use tollgate_policy::prefix::Token;
-use tollgate_policy::units::{KvBlocks, Time, Tokens};
+use tollgate_policy::units::{KvBlocks, Micros, Time, Tokens};
 use tollgate_policy::usage::Usage;
 
 use super::{Job, Made, Prompt, Said, Sharing};
@@ -36,8 +36,7 @@ pub struct Planned {
     engine: Engine,
     jobs: BTreeMap<RequestId, Progress>,
     inbox: VecDeque<Command>,
-    /// The step under way, and when it ends.
-    step: Option<(Time, Step)>,
+    phase: Phase,
     said: VecDeque<Said>,
     made: Made,
 }
@@ -47,6 +46,16 @@ struct Progress {
     /// How long the answer comes to be.
     output: Tokens,
     made: Tokens,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Nothing to do.
+    Idle,
+    /// Between two steps: commands come in before the next one is planned.
+    Between(Time),
+    /// A step is under way, and ends then.
+    Step(Time, Step),
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -70,31 +79,32 @@ impl Planned {
             engine,
             jobs: BTreeMap::new(),
             inbox: VecDeque::new(),
-            step: None,
+            phase: Phase::Idle,
             said: VecDeque::new(),
             made: Made::default(),
         }
     }
 
     pub(super) fn submit(&mut self, job: Job, now: Time) {
-        self.inbox.push_back(Command::Start(job));
-        self.begin_if_idle(now);
+        self.take(Command::Start(job), now);
     }
 
     pub(super) fn cancel(&mut self, id: RequestId, now: Time) {
-        self.inbox.push_back(Command::Cancel(id));
-        self.begin_if_idle(now);
+        self.take(Command::Cancel(id), now);
     }
 
     pub(super) fn next(&self) -> Option<Time> {
-        self.step.as_ref().map(|(at, _)| *at)
+        match self.phase {
+            Phase::Idle => None,
+            Phase::Between(at) | Phase::Step(at, _) => Some(at),
+        }
     }
 
     pub(super) fn advance(&mut self, now: Time) {
-        if let Some((_, step)) = self.step.take() {
-            self.finish(&step);
+        match std::mem::replace(&mut self.phase, Phase::Between(now)) {
+            Phase::Idle | Phase::Between(_) => self.begin(now),
+            Phase::Step(_, step) => self.finish(&step),
         }
-        self.begin(now);
     }
 
     pub(super) fn poll(&mut self) -> Option<Said> {
@@ -106,7 +116,9 @@ impl Planned {
     }
 
     pub(super) fn is_empty(&self) -> bool {
-        self.jobs.is_empty() && self.inbox.is_empty()
+        // A cancel that comes too late is nobody's request.
+        let starts = |command: &Command| matches!(command, Command::Start(_));
+        self.jobs.is_empty() && !self.inbox.iter().any(starts)
     }
 
     pub(super) fn made(&self) -> Made {
@@ -117,34 +129,37 @@ impl Planned {
         }
     }
 
-    fn begin_if_idle(&mut self, now: Time) {
-        if self.step.is_none() {
-            self.begin(now);
+    fn take(&mut self, command: Command, now: Time) {
+        self.inbox.push_back(command);
+        if let Phase::Idle = self.phase {
+            self.phase = Phase::Between(now);
         }
     }
 
     /// Takes the commands that came, and begins the next step if there is one.
     fn begin(&mut self, now: Time) {
         while let Some(command) = self.inbox.pop_front() {
-            self.take(command);
+            self.obey(command);
         }
         self.settle();
-        while let Some(step) = self.engine.plan() {
-            if step.work.is_empty() {
-                // Only KV was moved, which costs nothing here.
+        self.phase = match self.engine.plan() {
+            None => Phase::Idle,
+            // Only KV is moved, which costs nothing here.
+            Some(step) if step.work.is_empty() => {
                 self.finish(&step);
-                continue;
+                Phase::Between(now)
             }
-            let pieces = step.work.iter().map(|work| work.count);
-            let prefilled = pieces.filter(|count| *count > Tokens::new(1));
-            let prefilled = prefilled.fold(Tokens::ZERO, |sum, count| sum + count);
-            let ends = now + self.config.cost.of(step.work.len(), prefilled);
-            self.step = Some((ends, step));
-            return;
-        }
+            Some(step) => {
+                let pieces = step.work.iter().map(|work| work.count);
+                let prefilled = pieces.filter(|count| *count > Tokens::new(1));
+                let prefilled = prefilled.fold(Tokens::ZERO, |sum, count| sum + count);
+                let cost = self.config.cost.of(step.work.len(), prefilled);
+                Phase::Step(now + cost.max(Micros::new(1)), step)
+            }
+        };
     }
 
-    fn take(&mut self, command: Command) {
+    fn obey(&mut self, command: Command) {
         match command {
             Command::Start(job) => {
                 let progress = Progress {
@@ -248,7 +263,7 @@ mod tests {
     use tollgate_policy::batch::{Order, Scheduler};
     use tollgate_policy::engine::{CacheConfig, Reservation};
     use tollgate_policy::outcome::FinishReason;
-    use tollgate_policy::units::{Micros, Service};
+    use tollgate_policy::units::Service;
 
     use super::*;
     use crate::workload::Prefix;
@@ -311,6 +326,7 @@ mod tests {
     fn a_step_costs_what_is_written_down() {
         let mut planned = Planned::new(config(Sharing::Tenant));
         planned.submit(job(1, 0), Time::START);
+        planned.advance(Time::START);
         assert_eq!(planned.next(), Some(Time::from_micros(20_100)));
         let (end, said) = run(&mut planned);
         assert_eq!(end, Time::from_micros(20_100 + 2 * 10_100));
@@ -324,7 +340,8 @@ mod tests {
             ending: EngineEnding::Finished(FinishReason::Stop),
             usage,
         };
-        assert_eq!((said.len(), said.last()), (4, Some(&ended)));
+        // A step for each token, and one that puts away.
+        assert_eq!((said.len(), &said[3]), (5, &ended));
         assert!(planned.is_empty() && planned.kv() == KvBlocks::ZERO);
     }
 
@@ -332,14 +349,15 @@ mod tests {
     fn a_cancel_waits_for_the_step_under_way() {
         let mut planned = Planned::new(config(Sharing::Tenant));
         planned.submit(job(1, 0), Time::START);
+        planned.advance(Time::START);
         planned.cancel(RequestId::new(1), Time::from_micros(5));
         assert_eq!(planned.poll(), None);
         let (_, said) = run(&mut planned);
-        assert!(matches!(
-            said.last(),
-            Some(Said::Ended { ending: EngineEnding::Cancelled, usage, .. })
+        assert!(said.iter().any(|one| matches!(
+            one,
+            Said::Ended { ending: EngineEnding::Cancelled, usage, .. }
                 if usage.output == Tokens::new(1)
-        ));
+        )));
         assert!(planned.is_empty());
     }
 

@@ -230,7 +230,9 @@ pub(super) fn all(form: &Form, text: &str) -> Result<Vec<Measure>, Mistake> {
             let known = form.tenants.iter().any(|tenant| tenant.name == name);
             match known || form.replay.is_some() {
                 true => Ok(name),
-                false => Err(wrong(format!("{key} names {name}, who is none of the tenants"))),
+                false => Err(wrong(format!(
+                    "{key} names {name}, who is none of the tenants"
+                ))),
             }
         };
         let from = one.from.map_or(warmup, |span| Time::START + span.0);

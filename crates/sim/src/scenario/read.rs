@@ -78,9 +78,15 @@ fn mistake(path: &str, error: &Error) -> Mistake {
     let text = text.trim();
     // The place goes before the message here, and the parser writes it into it as well.
     let message = text.split(" at line ").next().unwrap_or(text);
-    let message = message.rsplit_once(": line ").map_or(message, |(what, _)| what);
+    let message = message
+        .rsplit_once(": line ")
+        .map_or(message, |(what, _)| what);
     Mistake {
-        path: if path == "." { String::new() } else { path.to_owned() },
+        path: if path == "." {
+            String::new()
+        } else {
+            path.to_owned()
+        },
         line: at.map_or(1, |at| at.line()).max(1),
         column: at.map_or(1, |at| at.column()).max(1),
         message: message.to_owned(),

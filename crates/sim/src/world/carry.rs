@@ -307,7 +307,8 @@ impl<C: Control> World<'_, '_, C> {
             }
             FaultKind::Cut { replica, .. } => {
                 let said = self.nodes[replica].mend(self.now);
-                self.heard.extend(said.into_iter().map(|one| (replica, one)));
+                self.heard
+                    .extend(said.into_iter().map(|one| (replica, one)));
                 self.attend(replica);
             }
             FaultKind::Stuck { replica, .. } => self.attend(replica),
@@ -359,7 +360,9 @@ impl<C: Control> World<'_, '_, C> {
                 usage,
             });
         }
-        self.submit(Event::ReplicaDown { replica: replica(n) });
+        self.submit(Event::ReplicaDown {
+            replica: replica(n),
+        });
         for id in lost {
             self.hands_over(id, ending);
         }
@@ -391,4 +394,3 @@ fn asks_again(outcome: Outcome) -> bool {
     let status = outcome.row().status;
     matches!(status, 408 | 409 | 429) || (500..=599).contains(&status)
 }
-

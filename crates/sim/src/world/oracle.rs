@@ -187,7 +187,11 @@ impl Oracles {
     }
 
     pub(super) fn never_sleeps(&mut self, at: Time) {
-        self.report(at, Oracle::Progress, "the gateway asks to be woken for ever");
+        self.report(
+            at,
+            Oracle::Progress,
+            "the gateway asks to be woken for ever",
+        );
         // One is as good as many: nothing goes on from here.
         while self.keeps_going() {
             self.report(at, Oracle::Progress, "given up");
@@ -270,7 +274,11 @@ impl Oracles {
                     self.report(at, Oracle::EndsOnce, format!("{id} was cancelled unserved"));
                 }
                 None => {
-                    self.report(at, Oracle::EndsOnce, format!("{id} was cancelled after its end"));
+                    self.report(
+                        at,
+                        Oracle::EndsOnce,
+                        format!("{id} was cancelled after its end"),
+                    );
                 }
             },
             Effect::Record(record) => self.recorded(record, at),
@@ -298,7 +306,11 @@ impl Oracles {
             }
         }
         if refused {
-            self.report(at, Oracle::EndsOnce, format!("{id} was refused and dispatched"));
+            self.report(
+                at,
+                Oracle::EndsOnce,
+                format!("{id} was refused and dispatched"),
+            );
         }
         self.given[n] += 1;
         self.waited(id, tenant, queued, at);
@@ -373,7 +385,8 @@ impl Oracles {
                 let what = format!("replica {n} was given {:?} of {capacity:?}", window.kv());
                 self.report(at, Oracle::KvBudget, what);
             }
-            let idle = replica.healthy && window.limit() > 0 && window.occupancy() == KvBlocks::ZERO;
+            let idle =
+                replica.healthy && window.limit() > 0 && window.occupancy() == KvBlocks::ZERO;
             if idle && waits && self.somebody_for(n) {
                 let what = format!("replica {n} is idle while requests wait");
                 self.report(at, Oracle::WorkConserving, what);
@@ -402,9 +415,10 @@ impl Oracles {
             let window = &replica.window;
             window.sequences() > 0 || window.kv().get() > 0 || window.prefill() > Tokens::ZERO
         });
-        let queued = gauges.pools.iter().any(|pool| {
-            pool.queued > 0 || pool.running > 0 || pool.queued_work > Tokens::ZERO
-        });
+        let queued = gauges
+            .pools
+            .iter()
+            .any(|pool| pool.queued > 0 || pool.running > 0 || pool.queued_work > Tokens::ZERO);
         let reserved = control.reserved();
         let owed = reserved.requests > 0 || reserved.kv > KvByteMicros::ZERO;
         if held || queued || owed || gauges.in_flight > 0 || !end.is_idle {

@@ -43,7 +43,10 @@ fn worlds_at_random_keep_every_law() {
             facts += run.facts;
         }
     }
-    assert!(came > 150_000 && facts > 5 * came, "{came} requests, {facts} facts");
+    assert!(
+        came > 150_000 && facts > 5 * came,
+        "{came} requests, {facts} facts"
+    );
 }
 
 #[test]

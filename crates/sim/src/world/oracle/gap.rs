@@ -74,7 +74,9 @@ impl Gap {
                 if gap > self.bound && !self.is_over {
                     self.is_over = true;
                     let (gap, bound) = (gap / SCALE, self.bound / SCALE);
-                    return Some(format!("tenants {f} and {g} are {gap} apart; at most {bound}"));
+                    return Some(format!(
+                        "tenants {f} and {g} are {gap} apart; at most {bound}"
+                    ));
                 }
             }
         }

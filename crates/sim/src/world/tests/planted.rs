@@ -200,9 +200,7 @@ impl Control for Planted {
     fn poll_effect(&mut self) -> Option<Effect> {
         let effect = self.effects.pop_front()?;
         match (self.flaw, effect) {
-            (Flaw::LosesAnEnd, Effect::Record(record)) if record.id == VICTIM => {
-                self.poll_effect()
-            }
+            (Flaw::LosesAnEnd, Effect::Record(record)) if record.id == VICTIM => self.poll_effect(),
             (Flaw::EndsOneTwice, Effect::Record(record)) if record.id == VICTIM => {
                 self.flaw = Flaw::None;
                 self.effects.push_front(Effect::Record(record));
