@@ -8,11 +8,14 @@ mod serve;
 mod sim;
 mod terminal;
 
+use std::ffi::OsString;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use tollgate_server::keeper;
+use tollgate_server::process::KEEPER_VERB;
 
 /// Many tenants, one set of language-model engines: fair shares, kept promises, exact bills.
 #[derive(Debug, Parser)]
@@ -57,6 +60,13 @@ enum Verb {
     /// Prints what each gateway that the scenario names comes to, and which laws it broke. The same
     /// seed gives the same run.
     Sim(sim::SimArgs),
+    /// Run an engine for the gateway that started this, and end it with the gateway.
+    #[command(name = KEEPER_VERB, hide = true)]
+    KeepEngine {
+        /// The engine's command.
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
 }
 
 /// Flags of `serve`. They win over the configuration.
@@ -90,5 +100,6 @@ fn main() -> ExitCode {
         Verb::Serve(args) => serve::serve(args),
         Verb::Check { config } => check::check(&config),
         Verb::Sim(args) => sim::sim(args),
+        Verb::KeepEngine { command } => keeper::keep(&command),
     }
 }

@@ -22,6 +22,7 @@ use tollgate_policy::ids::{ModelId, ReplicaId, RequestId, TenantId};
 use tollgate_policy::outcome::{EngineEnding, FinishReason};
 use tollgate_policy::pace::Target;
 use tollgate_policy::request::{Arrival, ClientEnding};
+use tollgate_policy::route;
 use tollgate_policy::tenant::{Allowed, Class, Limits, Tenant, TenantTable};
 use tollgate_policy::units::{KvBlocks, KvByteMicros, KvBytes, Micros, Time, Tokens};
 use tollgate_policy::usage::{Usage, Weights};
@@ -68,6 +69,8 @@ impl Bench {
             kv_per_token: KvBytes::new(131_072),
             target: Target::default(),
             window: Bounds::default(),
+            routing: route::Policy::default(),
+            loading: None,
         };
         let config = Config {
             tenants: TenantTable::new((0..TENANTS).map(tenant).collect(), tenant(0)),

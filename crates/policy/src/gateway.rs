@@ -10,6 +10,7 @@
 mod arrive;
 mod end;
 mod event;
+mod fleet;
 #[cfg(test)]
 mod law;
 mod run;
@@ -24,14 +25,17 @@ use rand_pcg::Pcg64;
 
 use self::end::{Ended, Stranger};
 pub use self::event::{Dispatch, Effect, Event, Quota, Record, Refusal, Report, Served, Tenancy};
+use crate::failover::Budget;
 use crate::fair::{self, FairQueue};
-use crate::health::Health;
+use crate::health::{Health, State as HealthState};
 use crate::ids::{ModelId, ReplicaId, RequestId, TenantId, position};
 use crate::pace::{Steps, Target, Tpot};
 use crate::quota::Levels;
 use crate::rate::BusyRate;
 use crate::request::Request;
 use crate::retry::RetryBudget;
+use crate::route::{self, Affinity, Router};
+use crate::shelf::{self, Loading};
 use crate::tenant::{Class, Tenant, TenantTable};
 use crate::units::{KvByteMicros, KvBytes, Micros, Service, Time, Tokens};
 use crate::usage::Weights;
@@ -80,6 +84,10 @@ pub struct Model {
     pub target: Target,
     /// What its replicas may hold.
     pub window: Bounds,
+    /// By which rule a replica is chosen.
+    pub routing: route::Policy,
+    /// What it takes to load it, where it is loaded only when it is asked for.
+    pub loading: Option<Loading>,
 }
 
 /// The state behind every decision.
@@ -89,6 +97,8 @@ pub struct Gateway {
     /// By `TenantId`; shorter than the table while later tenants have not called.
     levels: Vec<Levels>,
     pools: Vec<Pool>,
+    /// By `ModelId`: those that are loaded when they are asked for.
+    shelf: Vec<Option<shelf::Item>>,
     replicas: Vec<Replica>,
     weights: Weights,
     /// invariant: each is in its pool's queue (queued) or its replica's window (running), and
@@ -97,6 +107,8 @@ pub struct Gateway {
     /// When running requests are stopped. invariant: one entry for each that is running and not
     /// stopped.
     fences: BTreeSet<(Time, RequestId)>,
+    /// Where those in `requests` are best served, where they say anything of it.
+    affinities: BTreeMap<RequestId, Affinity>,
     retries: RetryBudget,
     drain: Drain,
     jitter: Pcg64,
@@ -112,6 +124,8 @@ struct Pool {
     rate: BusyRate,
     tpot: Tpot,
     running: u32,
+    router: Router,
+    failovers: Budget,
     /// Who was passed by last, for want of room.
     passed: Option<Passed>,
 }
@@ -131,9 +145,21 @@ struct Passed {
 struct Replica {
     model: ModelId,
     only: Option<Class>,
+    stay: Stay,
     health: Health,
     window: Window,
     steps: Steps,
+}
+
+/// Whether a replica is there to stay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stay {
+    /// It is.
+    Serving,
+    /// It finishes what it has.
+    Leaving,
+    /// It is no more; its id waits for another.
+    Retired,
 }
 
 /// Whether the gateway is going away.
@@ -152,26 +178,19 @@ enum Drain {
 impl Gateway {
     /// A gateway with every replica still starting.
     pub fn new(config: Config) -> Self {
-        let fairness = config.fairness;
-        let bounds = |model: &Model| match fairness {
-            // The baseline keeps nothing back, but for the size it was given.
-            fair::Policy::Fifo => Bounds {
-                concurrency: model.window.concurrency,
-                ..Bounds::open()
-            },
-            fair::Policy::Drr { .. } | fair::Policy::Vtc => model.window,
-        };
-        let replica = |config_of: &ReplicaConfig| Replica {
-            model: config_of.model,
-            only: config_of.only,
-            health: Health::starting(),
-            window: Window::new(bounds(&config.models[position(config_of.model.get())])),
-            steps: Steps::default(),
+        let (fairness, seed) = (config.fairness, config.seed);
+        let replica = |of: &ReplicaConfig| {
+            let model = &config.models[position(of.model.get())];
+            Replica::starting(*of, bounds(fairness, model))
         };
         let replicas = config.replicas.iter().map(replica).collect();
+        let on_shelf = |model: &Model| model.loading.map(shelf::Item::new);
+        let shelf = config.models.iter().map(on_shelf).collect();
         let pool = |(id, model): (u32, Model)| Pool {
             id: ModelId::new(id),
             queue: FairQueue::new(fairness, model.queue_max),
+            router: Router::new(model.routing, seed ^ u64::from(id)),
+            failovers: Budget::default(),
             model,
             rate: BusyRate::default(),
             tpot: Tpot::default(),
@@ -182,13 +201,15 @@ impl Gateway {
             tenants: config.tenants,
             levels: Vec::new(),
             pools: (0..).zip(config.models).map(pool).collect(),
+            shelf,
             replicas,
             weights: config.weights,
             requests: BTreeMap::new(),
             fences: BTreeSet::new(),
+            affinities: BTreeMap::new(),
             retries: RetryBudget::default(),
             drain: Drain::No,
-            jitter: Pcg64::seed_from_u64(config.seed),
+            jitter: Pcg64::seed_from_u64(seed),
             effects: VecDeque::new(),
         }
     }
@@ -196,7 +217,8 @@ impl Gateway {
     /// Takes in a fact.
     pub fn handle(&mut self, event: Event, now: Time) {
         match event {
-            Event::Arrived(arrival) => self.arrive(arrival, now),
+            Event::Arrived(arrival) => self.arrive(arrival, Affinity::default(), now),
+            Event::Sought(arrival, affinity) => self.arrive(arrival, affinity, now),
             Event::Turned {
                 id,
                 tenant,
@@ -211,6 +233,7 @@ impl Gateway {
                 self.end(Ended::at_the_door(id, stranger, outcome), now);
             }
             Event::FirstToken { id } => self.first_token(id, now),
+            Event::Begun { id } => self.begun(id, now),
             Event::Stepped {
                 replica,
                 served,
@@ -218,15 +241,24 @@ impl Gateway {
             } => {
                 self.stepped(replica, &served, report, now);
             }
+            Event::Streamed(served) => self.streamed(served, now),
+            Event::Reported { replica, report } => self.reported(replica, report, now),
+            Event::Reckoned { id } => self.reckoned(id),
             Event::EngineEnded { id, ending, usage } => self.engine_ended(id, ending, usage, now),
             Event::ClientEnded { id, ending } => self.client_ended(id, ending, now),
             Event::ReplicaUp { replica, capacity } => self.replica_up(replica, capacity, now),
             Event::ReplicaDown { replica } => self.replica_down(replica, now),
+            Event::Noticed { replica, sign } => self.noticed(replica, sign, now),
+            Event::ReplicaFull { replica, wait } => self.replica_full(replica, wait, now),
+            Event::ReplicaAdded { replica, config } => self.add_replica(replica, config),
+            Event::ReplicaStopped { replica } => self.replica_stopped(replica),
+            Event::ReplicaLeaving { replica } => self.leave(replica),
             Event::Reconfigured(tenancy) => self.reconfigure(*tenancy, now),
             Event::Drain { bound } => self.begin_drain(bound, now),
             Event::Wake => {}
         }
         self.expire(now);
+        self.tend_shelf(now);
         self.report_drained();
         self.invariants();
     }
@@ -246,7 +278,8 @@ impl Gateway {
         let retry = self
             .replicas
             .iter()
-            .filter_map(|replica| replica.health.retry_at());
+            .filter(|replica| replica.stay == Stay::Serving)
+            .filter_map(|replica| replica.health.wakes_at());
         let drain = match self.drain {
             Drain::Until { bound } => Some(bound),
             Drain::No | Drain::Stopped | Drain::Done => None,
@@ -278,7 +311,10 @@ impl Gateway {
     ///
     /// A gateway without any model is ready too: it has all it will ever have.
     pub fn is_ready(&self) -> bool {
-        let up = |pool: &Pool| self.has_replica(pool.id, Health::is_healthy);
+        let up = |pool: &Pool| {
+            // One that is loaded when it is asked for is as ready as it will be.
+            pool.model.loading.is_some() || self.has_replica(pool.id, Health::is_healthy)
+        };
         self.drain == Drain::No && self.pools.iter().all(up)
     }
 
@@ -301,6 +337,8 @@ impl Gateway {
         };
         let replica = |replica: &Replica| ReplicaGauges {
             model: replica.model,
+            stay: replica.stay,
+            health: replica.health.state(),
             healthy: replica.health.is_healthy(),
             window: replica.window,
             prefill_per_step: replica.steps.prefill_per_step(),
@@ -361,6 +399,16 @@ impl Gateway {
         each.collect()
     }
 
+    /// The id that the next replica to be added gets.
+    pub fn free_replica_id(&self) -> ReplicaId {
+        let retired = self
+            .replicas
+            .iter()
+            .position(|one| one.stay == Stay::Retired);
+        let place = retired.unwrap_or(self.replicas.len());
+        ReplicaId::new(u32::try_from(place).unwrap_or(u32::MAX))
+    }
+
     /// How many tenants there are; their ids count up from zero.
     pub fn tenant_count(&self) -> usize {
         self.tenants.len()
@@ -394,9 +442,9 @@ impl Gateway {
     }
 
     fn has_replica(&self, model: ModelId, is: impl Fn(&Health) -> bool) -> bool {
-        self.replicas
-            .iter()
-            .any(|replica| replica.model == model && is(&replica.health))
+        let serving = |replica: &&Replica| replica.model == model && replica.stay == Stay::Serving;
+        let mut mine = self.replicas.iter().filter(serving);
+        mine.any(|replica| is(&replica.health))
     }
 
     /// `base`, and up to as much again: told the same time, clients would all come back in the same
@@ -428,6 +476,20 @@ impl Gateway {
         );
         assert_eq!(usize::try_from(running).map(|n| n + queued), Ok(in_flight));
         assert!(self.fences.len() <= in_flight);
+        let known = |id| self.requests.contains_key(id);
+        assert!(self.affinities.keys().all(known), "an affinity of nobody");
+    }
+}
+
+/// What the replicas of a model may hold under this rule.
+fn bounds(fairness: fair::Policy, model: &Model) -> Bounds {
+    match fairness {
+        // The baseline keeps nothing back, but for the size it was given.
+        fair::Policy::Fifo => Bounds {
+            concurrency: model.window.concurrency,
+            ..Bounds::open()
+        },
+        fair::Policy::Drr { .. } | fair::Policy::Vtc => model.window,
     }
 }
 
@@ -497,6 +559,10 @@ pub struct PoolGauges {
 pub struct ReplicaGauges {
     /// Its pool.
     pub model: ModelId,
+    /// Whether it is there to stay.
+    pub stay: Stay,
+    /// Whether it works, and if not, when it is tried again.
+    pub health: HealthState,
     /// Whether it takes work.
     pub healthy: bool,
     /// What it holds of what it may.

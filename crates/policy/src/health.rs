@@ -1,22 +1,52 @@
-//! Whether a replica takes work, and when one that failed is started again.
+//! Whether a replica takes work, and when one that failed is tried again.
+//!
+//! Two kinds of signs. That nobody listens, or that the engine says itself that it died, is
+//! certain. An answer that broke off, an error or a probe without an answer may be bad luck: it
+//! takes some in a row, any answer in between wipes them out, and they never take the last replica
+//! away, since a bad one is better than none. A request's own mistake (4xx) and a replica that is
+//! full are no signs at all.
 
 use crate::units::{Micros, Time};
 
 /// A replica's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum State {
-    /// It is being started, and has not said that it is up.
+    /// It is being started or tried, and has not said that it is up.
     Starting,
     /// It takes work.
     Healthy,
-    /// It failed; it is started again at `retry_at`.
+    /// It failed; it is tried again at `retry_at`.
     Ejected {
-        /// When to start it.
+        /// When to try it.
         retry_at: Time,
     },
 }
 
-/// The health of one replica: failures in a row lengthen the pause before the next start.
+/// Something that tells of a replica's health.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sign {
+    /// It answered a request.
+    Answered,
+    /// It answered a probe.
+    ProbeAnswered,
+    /// It failed a request in a way that may be chance.
+    Failed,
+    /// It let a probe go without an answer, or said that it is not well.
+    ProbeFailed,
+    /// Nobody is there.
+    Gone,
+}
+
+/// Whether a pool can do without one of its replicas.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Company {
+    /// Another one takes work too.
+    Others,
+    /// It is the last that takes work.
+    Alone,
+}
+
+/// The health of one replica: failures in a row lengthen the pause before the next try.
 #[derive(Clone, Copy, Debug)]
 pub struct Health {
     state: State,
@@ -24,6 +54,11 @@ pub struct Health {
     failures: u32,
     /// When it last came up.
     up_since: Time,
+    /// Soft signs against it in a row, from requests and from probes.
+    failed: u32,
+    unanswered: u32,
+    /// It said that it is full, and until when it is left alone.
+    busy_until: Option<Time>,
 }
 
 impl Health {
@@ -36,12 +71,28 @@ impl Health {
     /// Time up after which earlier failures are forgotten.
     pub const STEADY: Micros = Micros::from_secs(60);
 
+    /// Requests in a row that a replica fails before it is ejected: one may be the request's fault,
+    /// two a stale connection each.
+    pub const FAILED_MAX: u32 = 3;
+
+    /// Probes in a row without an answer: an engine that is busy with a long step misses one.
+    pub const UNANSWERED_MAX: u32 = 3;
+
+    /// How long a replica that is full is left alone where it does not say.
+    pub const BUSY_GUESS: Micros = Micros::from_millis(250);
+
+    /// The longest that a replica is left alone on its own word.
+    pub const BUSY_MAX: Micros = Micros::from_secs(60);
+
     /// A replica that is being started.
     pub const fn starting() -> Self {
         Self {
             state: State::Starting,
             failures: 0,
             up_since: Time::START,
+            failed: 0,
+            unanswered: 0,
+            busy_until: None,
         }
     }
 
@@ -50,15 +101,26 @@ impl Health {
         self.state
     }
 
-    /// Whether it takes work.
+    /// Whether it works.
     pub const fn is_healthy(&self) -> bool {
         matches!(self.state, State::Healthy)
+    }
+
+    /// Whether it takes work now: it works, and has not said that it is full.
+    pub const fn is_open(&self) -> bool {
+        self.is_healthy() && self.busy_until.is_none()
+    }
+
+    /// Whether it has failed before, and not long ago.
+    pub const fn is_returning(&self) -> bool {
+        self.failures > 0
     }
 
     /// It came up.
     pub const fn up(&mut self, now: Time) {
         self.state = State::Healthy;
         self.up_since = now;
+        (self.failed, self.unanswered, self.busy_until) = (0, 0, None);
     }
 
     /// It failed, or failed to start. Said again of one that has been ejected, it is no news.
@@ -73,12 +135,51 @@ impl Health {
             .doubled(self.failures)
             .min(Self::BACKOFF_MAX);
         self.failures = self.failures.saturating_add(1);
+        self.busy_until = None;
         self.state = State::Ejected {
             retry_at: now + pause,
         };
     }
 
-    /// When it is to be started again, if it is to be.
+    /// Takes in a sign; whether it is ejected for it.
+    pub fn note(&mut self, sign: Sign, company: Company, now: Time) -> bool {
+        if !self.is_healthy() {
+            return false;
+        }
+        match sign {
+            Sign::Answered => (self.failed, self.unanswered) = (0, 0),
+            Sign::ProbeAnswered => self.unanswered = 0,
+            Sign::Failed => self.failed = self.failed.saturating_add(1),
+            Sign::ProbeFailed => self.unanswered = self.unanswered.saturating_add(1),
+            Sign::Gone => {}
+        }
+        let soft = self.failed >= Self::FAILED_MAX || self.unanswered >= Self::UNANSWERED_MAX;
+        let out = sign == Sign::Gone || (soft && company == Company::Others);
+        if out {
+            self.down(now);
+        }
+        out
+    }
+
+    /// A failure turned out to be the request's fault: the same request failed elsewhere too.
+    pub const fn forgive(&mut self) {
+        self.failed = self.failed.saturating_sub(1);
+    }
+
+    /// It said that it is full, and when to come back, if it said so.
+    pub fn busy(&mut self, retry_after: Option<Micros>, now: Time) {
+        if self.is_healthy() {
+            let pause = retry_after.unwrap_or(Self::BUSY_GUESS).min(Self::BUSY_MAX);
+            self.busy_until = self.busy_until.max(Some(now + pause));
+        }
+    }
+
+    /// Ends a pause whose time is up; whether there was one.
+    pub fn rested(&mut self, now: Time) -> bool {
+        self.busy_until.take_if(|until| *until <= now).is_some()
+    }
+
+    /// When it is to be started or tried again, if it is to be.
     pub const fn retry_at(&self) -> Option<Time> {
         match self.state {
             State::Ejected { retry_at } => Some(retry_at),
@@ -86,7 +187,12 @@ impl Health {
         }
     }
 
-    /// It is being started again.
+    /// When time alone changes something about it.
+    pub fn wakes_at(&self) -> Option<Time> {
+        self.retry_at().or(self.busy_until)
+    }
+
+    /// It is being tried again.
     pub const fn retried(&mut self) {
         self.state = State::Starting;
     }
@@ -98,6 +204,12 @@ mod tests {
 
     fn secs(secs: u64) -> Time {
         Time::START + Micros::from_secs(secs)
+    }
+
+    fn healthy() -> Health {
+        let mut health = Health::starting();
+        health.up(secs(0));
+        health
     }
 
     #[test]
@@ -137,5 +249,72 @@ mod tests {
             health.retry_at(),
             Some(secs(2) + Health::BACKOFF_MIN.doubled(1))
         );
+    }
+
+    #[test]
+    fn it_takes_failures_in_a_row_and_any_answer_wipes_them_out() {
+        let mut health = healthy();
+        let mut note = |sign| health.note(sign, Company::Others, secs(1));
+        assert!(!note(Sign::Failed) && !note(Sign::Failed) && !note(Sign::Answered));
+        assert!(!note(Sign::Failed) && !note(Sign::Failed));
+        assert!(note(Sign::Failed));
+        assert!(!note(Sign::Failed), "it is ejected once");
+    }
+
+    #[test]
+    fn a_busy_replica_that_misses_some_probes_and_serves_is_kept() {
+        let mut health = healthy();
+        for _ in 0..20 {
+            assert!(!health.note(Sign::ProbeFailed, Company::Others, secs(1)));
+            assert!(!health.note(Sign::ProbeFailed, Company::Others, secs(1)));
+            assert!(!health.note(Sign::Answered, Company::Others, secs(1)));
+        }
+        for _ in 0..20 {
+            assert!(!health.note(Sign::ProbeFailed, Company::Others, secs(1)));
+            assert!(!health.note(Sign::ProbeFailed, Company::Others, secs(1)));
+            assert!(!health.note(Sign::ProbeAnswered, Company::Others, secs(1)));
+        }
+    }
+
+    #[test]
+    fn probes_that_answer_do_not_wash_requests_that_fail() {
+        let mut health = healthy();
+        for _ in 0..2 {
+            assert!(!health.note(Sign::Failed, Company::Others, secs(1)));
+            assert!(!health.note(Sign::ProbeAnswered, Company::Others, secs(1)));
+        }
+        assert!(health.note(Sign::Failed, Company::Others, secs(1)));
+    }
+
+    #[test]
+    fn the_last_replica_is_ejected_only_when_nobody_is_there() {
+        let mut health = healthy();
+        for _ in 0..100 {
+            assert!(!health.note(Sign::Failed, Company::Alone, secs(1)));
+            assert!(!health.note(Sign::ProbeFailed, Company::Alone, secs(1)));
+        }
+        assert!(health.note(Sign::Gone, Company::Alone, secs(1)));
+    }
+
+    #[test]
+    fn a_failure_that_was_the_requests_fault_does_not_count() {
+        let mut health = healthy();
+        for _ in 0..50 {
+            assert!(!health.note(Sign::Failed, Company::Others, secs(1)));
+            health.forgive();
+        }
+    }
+
+    #[test]
+    fn a_full_replica_is_left_alone_for_as_long_as_it_says_within_a_bound() {
+        let mut health = healthy();
+        health.busy(Some(Micros::from_secs(3)), secs(1));
+        assert!(health.is_healthy() && !health.is_open());
+        assert!(!health.rested(secs(3)));
+        assert!(health.rested(secs(4)) && health.is_open());
+        health.busy(None, secs(5));
+        assert_eq!(health.wakes_at(), Some(secs(5) + Health::BUSY_GUESS));
+        health.busy(Some(Micros::from_secs(86_400)), secs(5));
+        assert_eq!(health.wakes_at(), Some(secs(5) + Health::BUSY_MAX));
     }
 }

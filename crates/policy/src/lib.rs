@@ -9,7 +9,9 @@
 pub mod admission;
 pub mod batch;
 pub mod bucket;
+pub mod density;
 pub mod engine;
+pub mod failover;
 pub mod fair;
 pub mod gateway;
 pub mod health;
@@ -23,6 +25,7 @@ pub mod rate;
 pub mod request;
 pub mod retry;
 pub mod route;
+pub mod shelf;
 pub mod tenant;
 pub mod units;
 pub mod usage;

@@ -5,12 +5,14 @@
 //! the replica's window. So what is charged is what the engine says it made, also when the client
 //! left long before.
 
+use crate::failover::Tries;
+use crate::fair::Waiting;
 use crate::ids::{ModelId, ReplicaId, RequestId, TenantId};
 use crate::outcome::{EngineEnding, Outcome, Phase};
 use crate::quota::Reservation;
 use crate::tenant::Class;
 use crate::units::{KvBlocks, Time, Tokens};
-use crate::usage::Usage;
+use crate::usage::{Counted, Usage};
 
 /// A request, as it asks to be let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +58,8 @@ pub(crate) struct Request {
     pub(crate) kv: KvBlocks,
     /// What it holds of its tenant's levels.
     pub(crate) reservation: Reservation,
+    /// Where it has been tried in vain.
+    pub(crate) tries: Tries,
     pub(crate) stage: Stage,
 }
 
@@ -79,26 +83,41 @@ pub(crate) struct Running {
     pub(crate) first_token: Option<Time>,
     /// When it is stopped at the latest.
     pub(crate) fence: Time,
+    /// Its place in the queue, should it have to go back there.
+    pub(crate) waiting: Waiting,
+    /// Prompt tokens that its replica has to compute for it, as far as is known.
+    pub(crate) prefill: Tokens,
+    /// Whether a part of the answer is on its way, token or not.
+    pub(crate) begun: bool,
+    /// It is to go to another replica, as soon as this one has let go of it.
+    pub(crate) moving: bool,
     /// What it was told to end as, where that is not what the two parties make of it.
     pub(crate) stopped: Option<Outcome>,
     /// The engine's last word.
     pub(crate) engine: Option<(EngineEnding, Usage)>,
     /// The client's last word.
     pub(crate) client: Option<ClientEnding>,
+    /// Who counted what it used.
+    pub(crate) counted: Counted,
 }
 
 impl Running {
     /// A request that `replica` has just been given.
-    pub(crate) const fn new(replica: ReplicaId, dispatched: Time, fence: Time) -> Self {
+    pub(crate) const fn new(replica: ReplicaId, waiting: Waiting, fence: Time) -> Self {
         Self {
             replica,
-            dispatched,
+            dispatched: Time::START,
             prefilled: false,
             first_token: None,
             fence,
+            prefill: waiting.prompt,
+            waiting,
+            begun: false,
+            moving: false,
             stopped: None,
             engine: None,
             client: None,
+            counted: Counted::Exactly,
         }
     }
 
@@ -115,6 +134,11 @@ impl Running {
         }
     }
 
+    /// Whether nobody has seen anything of an answer, so that another replica may make it.
+    pub(crate) const fn is_unanswered(&self) -> bool {
+        !self.begun && !self.prefilled && self.first_token.is_none()
+    }
+
     /// The outcome and the usage, once both parties are done.
     pub(crate) fn over(&self) -> Option<(Outcome, Usage)> {
         let (ending, usage) = self.engine?;
@@ -125,6 +149,7 @@ impl Running {
                 Outcome::Completed(reason)
             }
             (None, EngineEnding::Failed(failure), _) => Outcome::ReplicaFailed(failure),
+            (None, EngineEnding::Refused(status), _) => Outcome::ReplicaRefused(status),
             (None, _, ClientEnding::Panicked) => Outcome::Bug,
             (None, EngineEnding::Cancelled, _)
             | (None, EngineEnding::Finished(_), ClientEnding::Gone) => {
@@ -137,11 +162,26 @@ impl Running {
 
 #[cfg(test)]
 mod tests {
+    use std::num::NonZeroU32;
+
     use super::*;
     use crate::outcome::{Failure, Fence, FinishReason};
+    use crate::units::Service;
 
     fn running() -> Running {
-        Running::new(ReplicaId::new(0), Time::START, Time::from_micros(1))
+        let waiting = Waiting {
+            id: RequestId::new(1),
+            tenant: TenantId::new(0),
+            class: Class::Standard,
+            weight: NonZeroU32::MIN,
+            floor: 0,
+            prompt: Tokens::new(1),
+            work: Tokens::new(2),
+            kv: KvBlocks::new(1),
+            prepay: Service::ZERO,
+            deadline: Time::from_micros(1),
+        };
+        Running::new(ReplicaId::new(0), waiting, Time::from_micros(1))
     }
 
     #[test]

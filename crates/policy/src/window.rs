@@ -145,6 +145,8 @@ pub enum Moved {
     Shrank,
     /// It was used up, and none waited inside the replica.
     Grew,
+    /// The replica is back from a failure, and is given more with each answer.
+    Returned,
 }
 
 impl Moved {
@@ -154,6 +156,7 @@ impl Moved {
             Self::Came => "came_up",
             Self::Shrank => "replica_queues",
             Self::Grew => "used_up",
+            Self::Returned => "returned",
         }
     }
 }
@@ -172,11 +175,15 @@ pub struct Window {
     limit: u32,
     moved: Moved,
     held: Held,
+    /// Sequences that may be held while it is just back from a failure. invariant: `>= 1`.
+    warming: Option<u32>,
     /// KV blocks held, as the replica last said.
     reported: KvBlocks,
     /// Those of them that were more than what was held here: somebody else's, or what sequences
     /// hold beyond their estimates.
     beyond: KvBlocks,
+    /// KV blocks that it was sent since.
+    since: KvBlocks,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -188,35 +195,53 @@ struct Held {
 }
 
 impl Window {
+    /// Sequences that a replica is given at first when it is back from a failure.
+    const WARM_FROM: u32 = 2;
+
     /// The empty window of a replica that is not up yet.
     pub fn new(bounds: Bounds) -> Self {
         let capacity = Capacity {
             sequences: 0,
             kv: KvBlocks::ZERO,
         };
-        let (moved, held) = (Moved::Came, Held::default());
-        let (reported, beyond) = (KvBlocks::ZERO, KvBlocks::ZERO);
         Self {
             capacity,
             bounds,
             limit: 0,
-            moved,
-            held,
-            reported,
-            beyond,
+            moved: Moved::Came,
+            held: Held::default(),
+            warming: None,
+            reported: KvBlocks::ZERO,
+            since: KvBlocks::ZERO,
+            beyond: KvBlocks::ZERO,
         }
     }
 
     /// The replica came up, with this capacity; what is held stays held.
     pub fn resize(&mut self, capacity: Capacity) {
         self.capacity = capacity;
-        self.reported = KvBlocks::ZERO;
+        (self.reported, self.since) = (KvBlocks::ZERO, KvBlocks::ZERO);
         self.beyond = KvBlocks::ZERO;
         self.moved = Moved::Came;
+        self.warming = None;
         self.limit = match self.bounds.concurrency {
             Knob::Auto => capacity.sequences,
             Knob::Fixed(limit) => limit.get().min(capacity.sequences),
         };
+    }
+
+    /// The replica is back from a failure, and others have carried its load meanwhile: it is given
+    /// little at first, or all that waits would go to the one that is empty, and may not be well.
+    pub fn warm_up(&mut self) {
+        self.warming = Some(Self::WARM_FROM);
+        self.moved = Moved::Returned;
+    }
+
+    /// It answered a request: while it warms up it may have one more, so that its window doubles
+    /// with each round of answers.
+    pub fn answered(&mut self) {
+        let more = self.warming.map(|warm| warm.saturating_add(1));
+        self.warming = more.filter(|warm| *warm < self.limit);
     }
 
     /// Takes in what the replica says of itself: how many of its sequences wait inside it, and what
@@ -225,7 +250,7 @@ impl Window {
     /// Those that wait inside it would be better off with us, where they can be passed by; so it is
     /// given that many less, and one more each time that it was full and none waited.
     pub fn report(&mut self, waiting: u32, kv: KvBlocks) {
-        self.reported = kv;
+        (self.reported, self.since) = (kv, KvBlocks::ZERO);
         self.beyond = kv - self.held.kv;
         if self.bounds.concurrency != Knob::Auto {
             return;
@@ -246,7 +271,7 @@ impl Window {
     /// # Errors
     /// What stands in the way.
     pub fn room_for(&self, ask: &Ask, prefill: Option<Tokens>) -> Result<(), Blocked> {
-        if self.held.sequences >= self.limit {
+        if self.held.sequences >= self.limit() {
             return Err(Blocked::Sequences);
         }
         if self.held.sequences == 0 && self.beyond == KvBlocks::ZERO {
@@ -255,8 +280,8 @@ impl Window {
         if self.occupancy() + ask.kv > self.ceiling(ask) {
             return Err(Blocked::Kv);
         }
-        let kept = self.bounds.headroom(self.limit);
-        if self.held.sequences + kept >= self.limit && !ask.below_share {
+        let kept = self.headroom();
+        if self.held.sequences + kept >= self.limit() && !ask.below_share {
             return Err(Blocked::Headroom);
         }
         let bearable = self.prefill_max(prefill);
@@ -284,6 +309,7 @@ impl Window {
     pub fn hold(&mut self, class: Class, kv: KvBlocks, prompt: Tokens) {
         self.held.sequences += 1;
         self.held.kv += kv;
+        self.since += kv;
         self.held.prefill += prompt;
         if class == Class::BestEffort {
             self.held.best_effort_kv += kv;
@@ -327,13 +353,14 @@ impl Window {
         self.held.kv
     }
 
-    /// KV blocks held: what is reserved, or what the replica says, whichever is more. Where nothing
-    /// is held here, what it said of somebody else's: its last word on what was ours is outdated.
+    /// KV blocks held: what is reserved, or what the replica last said and what it was sent since,
+    /// whichever is more. Where nothing is held here, what it said of somebody else's: its last word
+    /// on what was ours is outdated.
     pub fn occupancy(&self) -> KvBlocks {
         if self.held.sequences == 0 {
             return self.beyond;
         }
-        self.held.kv.max(self.reported)
+        self.held.kv.max(self.reported + self.since)
     }
 
     /// Prompt tokens in flight to their first token.
@@ -342,13 +369,13 @@ impl Window {
     }
 
     /// Sequences that may be held.
-    pub const fn limit(&self) -> u32 {
-        self.limit
+    pub fn limit(&self) -> u32 {
+        self.warming.map_or(self.limit, |warm| warm.min(self.limit))
     }
 
     /// Sequences kept for tenants below their share.
     pub fn headroom(&self) -> u32 {
-        self.bounds.headroom(self.limit)
+        self.bounds.headroom(self.limit())
     }
 
     /// Prompt tokens that may be in flight to their first token, where a step can bear `measured`
@@ -552,6 +579,36 @@ mod tests {
             8,
             "it does not grow while it is not used up"
         );
+    }
+
+    #[test]
+    fn what_was_sent_since_a_report_counts_on_top_of_it() {
+        let mut window = window(Bounds::default(), 10, 100);
+        window.report(0, KvBlocks::new(60));
+        hold(&mut window, Class::Standard, 20);
+        assert_eq!(window.occupancy(), KvBlocks::new(80));
+        window.report(0, KvBlocks::new(70));
+        assert_eq!(window.occupancy(), KvBlocks::new(70));
+    }
+
+    #[test]
+    fn a_replica_that_is_back_is_given_more_with_each_answer() {
+        let mut window = window(Bounds::default(), 10, 1_000);
+        window.warm_up();
+        assert_eq!((window.limit(), window.moved()), (2, Moved::Returned));
+        for _ in 0..2 {
+            hold(&mut window, Class::Standard, 1);
+        }
+        assert_eq!(
+            window.room_for(&ask(Class::Standard, 1), None),
+            Err(Blocked::Sequences)
+        );
+        for answered in 1..8 {
+            window.answered();
+            assert_eq!(window.limit(), 2 + answered);
+        }
+        window.answered();
+        assert_eq!((window.limit(), window.warming), (10, None));
     }
 
     #[test]

@@ -3,12 +3,14 @@
 //! It asks for no key, so it is for this computer only, which the configuration sees to. It shows
 //! tenants by name, and neither prompts nor keys.
 
+mod replicas;
+
 use std::sync::Arc;
 
 use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
-use axum::routing::get;
+use axum::routing::{delete, get};
 use serde::Serialize;
 use tollgate_policy::gateway::{QueueEntry, ReplicaGauges};
 use tollgate_policy::ids::ReplicaId;
@@ -29,6 +31,11 @@ const SHOWN_MAX: usize = 1_000;
 pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/admin/v1/queue", get(queue))
+        .route(
+            "/admin/v1/replicas",
+            get(replicas::list).post(replicas::add),
+        )
+        .route("/admin/v1/replicas/{id}", delete(replicas::remove))
         .method_not_allowed_fallback(wrong_method)
         .fallback(no_route)
         .with_state(app)

@@ -9,6 +9,7 @@ mod admin;
 mod decode;
 mod expand;
 mod fairness;
+mod fleet;
 mod identity;
 mod key;
 mod models;
@@ -17,6 +18,7 @@ mod network;
 mod problem;
 mod quantity;
 pub mod reference;
+mod remote;
 mod server;
 mod tenants;
 mod tree;
@@ -29,6 +31,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 
 pub use self::fairness::Fairness;
+pub(crate) use self::fleet::PORT;
+pub use self::fleet::{CommandConfig, HealthConfig, RoutingConfig};
 pub use self::identity::{Anonymous, Identity};
 pub use self::key::KeyHash;
 pub use self::models::{
@@ -36,6 +40,8 @@ pub use self::models::{
 };
 pub use self::network::Network;
 pub use self::problem::Problem;
+pub(crate) use self::remote::Reach;
+pub use self::remote::{Address, RemoteConfig, RemoteKind, Secret};
 pub use self::server::{MetricsReaders, ServerConfig};
 pub use self::tenants::{ANONYMOUS, Tenants};
 

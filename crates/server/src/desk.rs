@@ -11,10 +11,13 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{Notify, mpsc, watch};
 use tollgate_engine::{Delta, Engine, Gauges as EngineGauges, Job, Output};
-use tollgate_policy::gateway::{Config, Dispatch, Effect, Event, Gateway, Gauges, Quota};
+use tollgate_policy::gateway::{
+    Config, Dispatch, Effect, Event, Gateway, Gauges, Quota, ReplicaConfig,
+};
 use tollgate_policy::ids::{ReplicaId, RequestId, TenantId};
 use tollgate_policy::outcome::{EngineEnding, Failure, FinishReason};
 use tollgate_policy::request::Arrival;
+use tollgate_policy::route::Affinity;
 use tollgate_policy::tenant::Tenant;
 use tollgate_policy::units::{Service, Time};
 use tollgate_policy::usage::Usage;
@@ -24,8 +27,9 @@ use crate::books::Books;
 use crate::clock::Clock;
 use crate::inflight::{InFlight, Letter};
 
-/// Letters that a request can get beside the pieces of its answer: dispatched, stopped, ended.
-const LETTERS_BESIDE_TEXT: usize = 4;
+/// Letters that a request can get beside the pieces of its answer, and not have read: each try's
+/// beginning and end, and its own.
+const LETTERS_BESIDE_TEXT: usize = 16;
 
 /// The policy, and the hands that carry out what it orders.
 #[derive(Debug)]
@@ -35,10 +39,21 @@ pub(crate) struct Desk {
     books: Books,
     /// The timer waits on it for an earlier wake.
     sooner: Notify,
-    /// Replicas to start, taken by their supervisor.
-    starts: mpsc::UnboundedSender<ReplicaId>,
+    /// What is to be done with replicas, for whoever looks after them.
+    tasks: mpsc::UnboundedSender<ReplicaTask>,
     drained: watch::Sender<bool>,
     ready: watch::Sender<bool>,
+}
+
+/// Something to do with a replica.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ReplicaTask {
+    /// Start it, or see whether it is back.
+    Start(ReplicaId),
+    /// Stop it, to make room for another.
+    Stop(ReplicaId),
+    /// Let go of it.
+    Retire(ReplicaId),
 }
 
 #[derive(Debug)]
@@ -55,12 +70,22 @@ struct State {
 #[derive(Debug)]
 struct Open {
     letters: mpsc::Sender<Letter>,
-    /// What to give the engine, until it has it.
-    draft: Option<Draft>,
+    work: Work,
+}
+
+/// What is to be done for a request.
+#[derive(Debug)]
+enum Work {
+    /// An engine here gets this.
+    Draft(Box<Draft>),
+    /// An engine here has it.
+    Given,
+    /// Its handler asks an engine in another process.
+    Elsewhere,
 }
 
 /// A job but for what only its dispatch can say.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Draft {
     pub(crate) prompts: Vec<Vec<tollgate_engine::Token>>,
     /// Answers to each prompt.
@@ -84,9 +109,9 @@ impl Desk {
         config: Config,
         clock: Clock,
         books: Books,
-    ) -> (Arc<Self>, mpsc::UnboundedReceiver<ReplicaId>) {
+    ) -> (Arc<Self>, mpsc::UnboundedReceiver<ReplicaTask>) {
         let engines = config.replicas.iter().map(|_| None).collect();
-        let (starts, started) = mpsc::unbounded_channel();
+        let (tasks, taken) = mpsc::unbounded_channel();
         let state = State {
             gateway: Gateway::new(config),
             requests: HashMap::new(),
@@ -99,11 +124,11 @@ impl Desk {
             state: Mutex::new(state),
             books,
             sooner: Notify::new(),
-            starts,
+            tasks,
             drained: watch::Sender::new(false),
             ready: watch::Sender::new(false),
         };
-        (Arc::new(desk), started)
+        (Arc::new(desk), taken)
     }
 
     pub(crate) fn clock(&self) -> Clock {
@@ -128,16 +153,34 @@ impl Desk {
         let context = state.gateway.context(arrival.model).get();
         let each = usize::try_from(context).unwrap_or(usize::MAX >> 16) + 2;
         let bound = each.saturating_mul(draft.answers()).min(usize::MAX >> 8) + LETTERS_BESIDE_TEXT;
+        let work = Work::Draft(Box::new(draft));
         let (letters, inbox) = mpsc::channel(bound);
-        state.requests.insert(
-            arrival.id,
-            Open {
-                letters,
-                draft: Some(draft),
-            },
-        );
+        state.requests.insert(arrival.id, Open { letters, work });
         self.run(&mut state, Event::Arrived(arrival));
         InFlight::new(arrival.id, Arc::clone(self), inbox)
+    }
+
+    /// Hands in a request for an engine in another process: its handler is told where to, and
+    /// reports what that engine does with it.
+    pub(crate) fn arrive_elsewhere(
+        self: &Arc<Self>,
+        arrival: Arrival,
+        affinity: Affinity,
+    ) -> InFlight {
+        let mut state = self.lock();
+        let (id, (letters, inbox)) = (arrival.id, mpsc::channel(LETTERS_BESIDE_TEXT));
+        let work = Work::Elsewhere;
+        state.requests.insert(id, Open { letters, work });
+        self.run(&mut state, Event::Sought(arrival, affinity));
+        InFlight::new(id, Arc::clone(self), inbox).reporting_engine()
+    }
+
+    /// Hands in several facts, with nothing between them.
+    pub(crate) fn submit_all(&self, events: impl IntoIterator<Item = Event>) {
+        let mut state = self.lock();
+        for event in events {
+            self.run(&mut state, event);
+        }
     }
 
     /// Hands in a fact.
@@ -160,8 +203,29 @@ impl Desk {
 
     /// Has a replica started for the first time; after that the policy says when.
     pub(crate) fn start_replica(&self, replica: ReplicaId) {
-        // Err: the supervisor is gone, and the process with it.
-        let _ = self.starts.send(replica);
+        self.order(ReplicaTask::Start(replica));
+    }
+
+    fn order(&self, task: ReplicaTask) {
+        // Err: whoever looks after them is gone, and the process with it.
+        let _ = self.tasks.send(task);
+    }
+
+    /// Takes in one more replica, under the id that this returns.
+    pub(crate) fn add_replica(
+        &self,
+        config: ReplicaConfig,
+        prepare: impl FnOnce(ReplicaId),
+    ) -> ReplicaId {
+        let mut state = self.lock();
+        let replica = state.gateway.free_replica_id();
+        let place = slot(replica);
+        if place >= state.engines.len() {
+            state.engines.push(None);
+        }
+        prepare(replica);
+        self.run(&mut state, Event::ReplicaAdded { replica, config });
+        replica
     }
 
     /// Takes an engine away, to be stopped.
@@ -176,6 +240,11 @@ impl Desk {
     /// Looks at a tenant.
     pub(crate) fn with_tenant<T>(&self, id: TenantId, look: impl FnOnce(&Tenant) -> T) -> T {
         look(self.lock().gateway.tenant(id))
+    }
+
+    /// The service that a tenant has had, divided by its weight.
+    pub(crate) fn served_by_weight(&self, id: TenantId) -> Service {
+        self.lock().served_by_weight(id)
     }
 
     pub(crate) fn quota(&self, id: TenantId) -> Quota {
@@ -284,7 +353,14 @@ impl Desk {
                     engine.cancel(id);
                 }
             }
-            Effect::Start { replica } => self.start_replica(replica),
+            Effect::Failed { id, failure, usage } => {
+                let ending = EngineEnding::Failed(failure);
+                state.tell(id, Letter::Ended(ending, usage));
+            }
+            Effect::Withdraw { id, replica } => state.withdraw(id, replica),
+            Effect::Start { replica } => self.order(ReplicaTask::Start(replica)),
+            Effect::Stop { replica } => self.order(ReplicaTask::Stop(replica)),
+            Effect::Retired { replica } => self.order(ReplicaTask::Retire(replica)),
             Effect::Record(record) => {
                 state.requests.remove(&record.id);
                 let tenant = record.tenant.map(|id| (id, state.gateway.tenant(id)));
@@ -320,15 +396,21 @@ impl State {
             usage: Usage::default(),
         };
         self.tell(id, Letter::Dispatched(dispatch));
+        let served = self.served_by_weight(dispatch.tenant);
         let Some(open) = self.requests.get_mut(&id) else {
             return Some(failed);
         };
-        let Some(draft) = open.draft.take() else {
+        if matches!(open.work, Work::Elsewhere) {
+            return None;
+        }
+        // Where there is another replica, it may get the same once more.
+        let spare = match &open.work {
+            Work::Draft(draft) if self.engines.len() > 1 => Work::Draft(draft.clone()),
+            Work::Draft(_) | Work::Given | Work::Elsewhere => Work::Given,
+        };
+        let Work::Draft(draft) = std::mem::replace(&mut open.work, spare) else {
             return Some(failed);
         };
-        let weight = u64::from(self.gateway.tenant(dispatch.tenant).weight.get()).max(1);
-        let attained = self.gateway.attained(dispatch.tenant);
-        let served = Service::new(attained.get() / weight);
         let job = Job {
             id,
             tenant: dispatch.tenant,
@@ -343,11 +425,24 @@ impl State {
         };
         let engine = self.engines[slot(dispatch.replica)].as_ref();
         let Some(Ok(())) = engine.map(|engine| engine.submit(job)) else {
-            let ending = Letter::Ended(EngineEnding::Failed(Failure::Engine), Usage::default());
-            self.tell(id, ending);
             return Some(failed);
         };
         None
+    }
+
+    /// Takes a request back from the replica that has it.
+    fn withdraw(&self, id: RequestId, replica: ReplicaId) {
+        let here = self.engines.get(slot(replica)).and_then(Option::as_ref);
+        match (self.requests.get(&id).map(|open| &open.work), here) {
+            (Some(Work::Elsewhere), _) => self.tell(id, Letter::Withdrawn),
+            (Some(Work::Draft(_) | Work::Given), Some(engine)) => engine.cancel(id),
+            (Some(Work::Draft(_) | Work::Given), None) | (None, _) => {}
+        }
+    }
+
+    fn served_by_weight(&self, id: TenantId) -> Service {
+        let weight = u64::from(self.gateway.tenant(id).weight.get()).max(1);
+        Service::new(self.gateway.attained(id).get() / weight)
     }
 
     fn tell(&self, id: RequestId, letter: Letter) {
@@ -372,7 +467,10 @@ impl Output for Pen {
     }
 
     fn end(&mut self, ending: EngineEnding, usage: Usage) {
-        let _ = self.0.try_send(Letter::Ended(ending, usage));
+        // Of a failure the client learns when no other replica will try.
+        if !matches!(ending, EngineEnding::Failed(_)) {
+            let _ = self.0.try_send(Letter::Ended(ending, usage));
+        }
     }
 }
 

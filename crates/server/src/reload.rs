@@ -208,7 +208,7 @@ fn needs_restart(running: &Config, new: &Config) -> Vec<&'static str> {
         ("data_dir", *data_dir == running.data_dir),
         ("admin", *admin == running.admin),
         ("server", *server == running.server),
-        ("models", *models == running.models),
+        ("models", models.differ_in_replicas_alone(&running.models)),
         (
             "fairness.policy",
             fairness.policy == running.fairness.policy,
@@ -228,6 +228,7 @@ fn apply(config: Config, app: &App) {
         weights: weights(&config.fairness),
     };
     app.desk.submit(Event::Reconfigured(Box::new(tenancy)));
+    app.roster.take_on(config.models.list());
     app.admit(Callers::numbered_by(&app.desk, config));
 }
 

@@ -1,33 +1,38 @@
 //! A server from its configuration to its end.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
+use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, Semaphore, watch};
 use tollgate_engine::fake::Faults;
 use tollgate_engine::llama::LoadError;
 use tollgate_policy::gateway::{self, Event};
 use tollgate_policy::ids::{ModelId, ReplicaId};
 use tollgate_policy::tenant::TenantTable;
-use tollgate_policy::units::Micros;
+use tollgate_policy::units::{Micros, Tokens};
 use tollgate_policy::usage::Weights;
 
 use crate::admin;
-use crate::app::{App, Bounds, Callers, ServedModel};
+use crate::app::{App, Bounds, Callers, EngineModel, Made, ServedModel};
 use crate::books::Books;
 use crate::clock::Clock;
-use crate::config::{Config, Fairness, ModelConfig, ReplicaConfig};
-use crate::desk::Desk;
+use crate::config::{Config, EngineConfig, Fairness, ModelConfig, RemoteConfig, ReplicaConfig};
+use crate::desk::{Desk, ReplicaTask};
 use crate::ledger::{Ledger, LedgerError};
 use crate::listen::{Closing, Door, accept};
 use crate::metrics::Metrics;
 use crate::reload::{self, ConfigFile};
 use crate::repeats::Repeats;
-use crate::replicas::{self, Blueprint, Fleet};
+use crate::replicas::{self, Blueprint, Fleet, Plan};
+use crate::roster::{self, Maker, Member, Roster};
 use crate::routes::router;
-use crate::spawn::Tasks;
+use crate::salt;
+use crate::spawn::{Tasks, UntilStop};
+use crate::upstream::RemoteModel;
 
 /// How long after the drain's bound a client may take to accept the last of what it is told.
 const GOODBYE: Duration = Duration::from_millis(500);
@@ -60,14 +65,14 @@ pub struct ModelFacts {
     pub name: String,
     /// What the model calls itself.
     pub description: String,
-    /// Prompt and output tokens that one request may use together.
-    pub context: u64,
+    /// Prompt and output tokens that one request may use together, where that is known.
+    pub context: Option<u64>,
     /// Engines that serve it.
     pub replicas: usize,
-    /// Tokens that fit the KV pool of each.
-    pub kv_tokens: u64,
-    /// Bytes of the KV pool of each.
-    pub kv_bytes: u64,
+    /// Tokens that fit the KV pool of each, for engines in this process.
+    pub kv_tokens: Option<u64>,
+    /// Bytes of the KV pool of each, likewise.
+    pub kv_bytes: Option<u64>,
     /// Requests that may run at once on each.
     pub sequences: u32,
 }
@@ -82,6 +87,28 @@ pub enum StartError {
         model: String,
         /// What is wrong.
         source: LoadError,
+    },
+    /// A model has no engine that this program could build.
+    #[error("model {model} has no engine; give it replicas")]
+    Nothing {
+        /// Its configured name.
+        model: String,
+    },
+    /// An engine that is to be started has no port.
+    #[error("model {model}: there is no free port for an engine: {source}")]
+    Port {
+        /// Its configured name.
+        model: String,
+        /// What the system says.
+        source: std::io::Error,
+    },
+    /// What keeps tenants' prefixes apart can't be kept.
+    #[error("can't keep the secret of cache salts in {path}: {source}; make data_dir writable")]
+    Salt {
+        /// Where.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
     },
     /// There is nowhere to write the ledger.
     #[error(transparent)]
@@ -119,7 +146,9 @@ impl Server {
     /// # Errors
     /// As [`Server::start`].
     pub async fn start_with_faults(config: Config, faults: Faults) -> Result<Self, StartError> {
-        let blueprints = load(config.models.list(), &faults)?;
+        let salt_key = salt::key(&config)?;
+        let maker = Maker::new(&config.data_dir);
+        let plans = load(config.models.list(), &faults, salt_key, &maker)?;
         let address = config.listen;
         let listener = TcpListener::bind(address)
             .await
@@ -134,29 +163,32 @@ impl Server {
             .map(|model| model.name.clone())
             .collect();
         let books = Books::new(Metrics::new(), ledger, names, &clock);
-        let policy = policy_config(&config, &blueprints, &clock);
+        let policy = policy_config(&config, &plans, &clock);
         let models: Vec<_> = policy.replicas.iter().map(|one| one.model).collect();
-        let (desk, starts) = Desk::new(policy, clock, books);
+        let (desk, orders) = Desk::new(policy, clock, books);
+        let (tasks, stop) = (Tasks::default(), watch::Sender::new(false));
+        let until_stop = UntilStop {
+            tasks: tasks.clone(),
+            stop: stop.subscribe(),
+        };
+        let listed = config.models.list();
+        let members = plans.iter().map(Plan::member).collect();
+        let roster = Arc::new(Roster::new(&desk, until_stop, (members, maker), listed));
         let server = Self {
             address: listener.local_addr().unwrap_or(address),
             admin: admin.as_ref().and_then(|admin| admin.local_addr().ok()),
-            facts: facts(config.models.list(), &blueprints),
-            app: Arc::new(app(&config, &blueprints, Arc::clone(&desk))),
-            tasks: Tasks::default(),
+            facts: facts(config.models.list(), &plans),
+            app: Arc::new(app(&config, &plans, Arc::clone(&desk), Arc::clone(&roster))),
+            tasks,
             drain: config.server.drain,
             closing: watch::Sender::new(Closing::No),
-            stop: watch::Sender::new(false),
+            stop,
             replicas: models.len(),
             reload: Arc::new(Notify::new()),
             config: Arc::new(config),
             desk,
         };
-        let fleet = Arc::new(Fleet::new(blueprints, models));
-        let supervisor = replicas::supervise(fleet, Arc::downgrade(&server.desk), starts);
-        server.run("replicas", supervisor);
-        for id in (0..server.replicas).filter_map(|n| u32::try_from(n).ok()) {
-            server.desk.start_replica(ReplicaId::new(id));
-        }
+        server.begin(plans, models, roster, orders);
         let timer = Arc::clone(&server.desk);
         server.run("timer", async move { timer.keep_time().await });
         let places = server.config.server.max_connections;
@@ -242,6 +274,7 @@ impl Server {
         if *self.closing.borrow() == Closing::No {
             self.closing.send_replace(Closing::WhenIdle);
         }
+        self.app.roster.end();
         self.stop.send_replace(true);
         if tokio::time::timeout(CLOSING_TIME, self.tasks.ended())
             .await
@@ -251,6 +284,33 @@ impl Server {
             self.closing.send_replace(Closing::Now);
             self.tasks.ended().await;
         }
+    }
+
+    /// Looks after the replicas, and has those started that are there from the start.
+    fn begin(
+        &self,
+        plans: Vec<Plan>,
+        models: Vec<ModelId>,
+        roster: Arc<Roster>,
+        orders: UnboundedReceiver<ReplicaTask>,
+    ) {
+        roster.begin();
+        let when_asked = |model: ModelId| {
+            let place = usize::try_from(model.get()).unwrap_or(usize::MAX);
+            let config = self.config.models.list().get(place);
+            config.is_some_and(|config| config.loading.is_some())
+        };
+        let at_once: Vec<_> = (0..)
+            .zip(&models)
+            .filter(|(_, model)| !when_asked(**model))
+            .collect();
+        for (id, _) in at_once {
+            self.desk.start_replica(ReplicaId::new(id));
+        }
+        let fleet = Arc::new(Fleet::new(plans, models));
+        let desk = Arc::downgrade(&self.desk);
+        let here = move |task| replicas::carry_out(&fleet, &desk, task);
+        self.run("replicas", roster::supervise(roster, orders, here));
     }
 
     /// Runs a task that ends with the server.
@@ -286,18 +346,49 @@ async fn bind_admin(address: Option<SocketAddr>) -> Result<Option<TcpListener>, 
         .map_err(|source| StartError::Admin { address, source })
 }
 
-fn load(models: &[ModelConfig], faults: &Faults) -> Result<Vec<Blueprint>, StartError> {
+fn load(
+    models: &[ModelConfig],
+    faults: &Faults,
+    salt_key: [u8; 32],
+    maker: &Maker,
+) -> Result<Vec<Plan>, StartError> {
+    let mut first = 0;
     let load = |config: &ModelConfig| {
-        Blueprint::load(config, faults).map_err(|source| StartError::Model {
+        let own = first;
+        first += u32::try_from(config.replicas.len()).unwrap_or(u32::MAX);
+        if let EngineConfig::Remote(remote) = &config.engine {
+            let member = plan_remote(config, remote, (own, salt_key), maker);
+            return member.map(Plan::Remote).map_err(|source| StartError::Port {
+                model: config.name.clone(),
+                source,
+            });
+        }
+        let loaded = Blueprint::load(config, faults).map_err(|source| StartError::Model {
             model: config.name.clone(),
             source,
+        })?;
+        let built = loaded.map(|blueprint| Plan::Built(Box::new(blueprint)));
+        built.ok_or_else(|| StartError::Nothing {
+            model: config.name.clone(),
         })
     };
     models.iter().map(load).collect()
 }
 
-fn policy_config(config: &Config, blueprints: &[Blueprint], clock: &Clock) -> gateway::Config {
-    let models = config.models.list().iter().zip(blueprints);
+fn plan_remote(
+    config: &ModelConfig,
+    remote: &RemoteConfig,
+    (first, salt_key): (u32, [u8; 32]),
+    maker: &Maker,
+) -> std::io::Result<Member> {
+    let name = remote.model.clone().unwrap_or_else(|| config.name.clone());
+    let routing = config.routing.clone();
+    let model = RemoteModel::new(remote.clone(), name, config.context, routing, salt_key);
+    Member::new(config, model, maker, first)
+}
+
+fn policy_config(config: &Config, plans: &[Plan], clock: &Clock) -> gateway::Config {
+    let models = config.models.list().iter().zip(plans);
     let replicas = (0..).zip(config.models.list()).flat_map(|(id, model)| {
         let replica = move |replica: &ReplicaConfig| gateway::ReplicaConfig {
             model: ModelId::new(id),
@@ -310,14 +401,16 @@ fn policy_config(config: &Config, blueprints: &[Blueprint], clock: &Clock) -> ga
         tenants: TenantTable::new(tenants.list.clone(), tenants.template.clone()),
         replicas: replicas.collect(),
         models: models
-            .map(|(model, blueprint)| gateway::Model {
-                context: blueprint.context(),
+            .map(|(model, plan)| gateway::Model {
+                context: plan.context(),
                 queue_max: model.queue.max_requests,
                 max_wait: model.queue.max_wait,
                 max_stream: model.max_stream,
-                kv_per_token: blueprint.kv_per_token(),
+                kv_per_token: plan.kv_per_token(),
                 target: model.target,
                 window: model.window,
+                routing: model.routing.policy,
+                loading: model.loading,
             })
             .collect(),
         fairness: config.fairness.policy,
@@ -335,29 +428,44 @@ pub(crate) fn weights(fairness: &Fairness) -> Weights {
     }
 }
 
-fn app(config: &Config, blueprints: &[Blueprint], desk: Arc<Desk>) -> App {
+fn app(config: &Config, plans: &[Plan], desk: Arc<Desk>, roster: Arc<Roster>) -> App {
     let mut models = Vec::new();
     let mut by_name = std::collections::HashMap::new();
-    for ((model, blueprint), id) in config.models.list().iter().zip(blueprints).zip(0..) {
+    for ((model, plan), id) in config.models.list().iter().zip(plans).zip(0..) {
         let id = ModelId::new(id);
         for name in std::iter::once(&model.name).chain(&model.aliases) {
             by_name.insert(name.clone(), id);
         }
+        let (context, made) = match plan {
+            Plan::Built(blueprint) => {
+                let engine = EngineModel {
+                    model: blueprint.model(),
+                    context: blueprint.context(),
+                    grammars: model.grammars,
+                };
+                (Some(engine.context), Made::Here(engine))
+            }
+            Plan::Remote(member) => {
+                let model = &member.model;
+                (model.context, Made::Elsewhere(Arc::clone(model)))
+            }
+        };
         models.push(ServedModel {
             id,
             name: model.name.clone(),
             aliases: model.aliases.clone(),
-            model: blueprint.model(),
-            context: blueprint.context(),
+            context,
             keepalive: model.keepalive,
-            grammars: model.grammars,
+            made,
         });
     }
     App {
         callers: RwLock::new(Arc::new(Callers::numbered_by(&desk, config.clone()))),
         repeats: Repeats::default(),
         policy: config.fairness.policy.label(),
+        roster,
         desk,
+        relays: plans.iter().any(|plan| matches!(plan, Plan::Remote(_))),
         models,
         by_name,
         bounds: Bounds {
@@ -367,18 +475,33 @@ fn app(config: &Config, blueprints: &[Blueprint], desk: Arc<Desk>) -> App {
     }
 }
 
-fn facts(models: &[ModelConfig], blueprints: &[Blueprint]) -> Vec<ModelFacts> {
-    let fact = |(config, blueprint): (&ModelConfig, &Blueprint)| {
-        let (tokens, bytes) = blueprint.pool();
+fn facts(models: &[ModelConfig], plans: &[Plan]) -> Vec<ModelFacts> {
+    let fact = |(config, plan): (&ModelConfig, &Plan)| {
+        let (description, pool) = match plan {
+            Plan::Built(blueprint) => {
+                let (tokens, bytes) = blueprint.pool();
+                (
+                    blueprint.model().name().to_owned(),
+                    Some((tokens.get(), bytes.get())),
+                )
+            }
+            Plan::Remote(Member { model, .. }) => {
+                let kind = model.config.kind.label();
+                (format!("{} on {kind}", model.name), None)
+            }
+        };
         ModelFacts {
             name: config.name.clone(),
-            description: blueprint.model().name().to_owned(),
-            context: blueprint.context().get(),
+            description,
+            context: match plan {
+                Plan::Built(blueprint) => Some(blueprint.context().get()),
+                Plan::Remote(member) => member.model.context.map(Tokens::get),
+            },
             replicas: config.replicas.len(),
-            kv_tokens: tokens.get(),
-            kv_bytes: bytes.get(),
+            kv_tokens: pool.map(|(tokens, _)| tokens),
+            kv_bytes: pool.map(|(_, bytes)| bytes),
             sequences: config.max_sequences,
         }
     };
-    models.iter().zip(blueprints).map(fact).collect()
+    models.iter().zip(plans).map(fact).collect()
 }

@@ -2,6 +2,7 @@
 
 use std::future::Future;
 
+use tokio::sync::watch;
 use tokio_util::task::TaskTracker;
 use tracing::Instrument as _;
 
@@ -27,5 +28,25 @@ impl Tasks {
     pub(crate) async fn ended(&self) {
         self.0.close();
         self.0.wait().await;
+    }
+}
+
+/// Starts tasks that end when the server stops.
+#[derive(Clone, Debug)]
+pub(crate) struct UntilStop {
+    pub(crate) tasks: Tasks,
+    pub(crate) stop: watch::Receiver<bool>,
+}
+
+impl UntilStop {
+    /// Runs a task that ends with the server.
+    pub(crate) fn run(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
+        let mut stop = self.stop.clone();
+        self.tasks.spawn_named(name, async move {
+            tokio::select! {
+                () = task => {}
+                _ = stop.wait_for(|stop| *stop) => {}
+            }
+        });
     }
 }

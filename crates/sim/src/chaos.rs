@@ -14,6 +14,7 @@ use tollgate_policy::engine::{self, CacheConfig, Reservation};
 use tollgate_policy::fair::Policy;
 use tollgate_policy::gateway::Model;
 use tollgate_policy::pace::Target;
+use tollgate_policy::route;
 use tollgate_policy::tenant::{Allowed, Class, Limits, Tenant};
 use tollgate_policy::units::{KvBlocks, KvByteMicros, KvBytes, Micros, Service, Time, Tokens};
 use tollgate_policy::window::{Bounds, Knob};
@@ -349,6 +350,8 @@ impl Draw {
             kv_per_token: KvBytes::new(1 << 17),
             target: Target::default(),
             window,
+            routing: route::Policy::ALL[self.up_to(0, 4) as usize].1,
+            loading: None,
         }
     }
 

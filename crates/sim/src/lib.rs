@@ -17,6 +17,7 @@ mod lengths;
 pub mod machine;
 pub mod plain;
 pub mod report;
+pub mod routing;
 pub mod scenario;
 pub mod setup;
 pub mod stats;

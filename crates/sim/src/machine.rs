@@ -89,6 +89,15 @@ pub enum Sharing {
     All,
 }
 
+/// How a gateway hears of an engine.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Reach {
+    /// It runs in the gateway's own process, which sees each of its steps.
+    Here,
+    /// It is another process: tokens are seen as they pass, and what it holds when it is asked.
+    Elsewhere,
+}
+
 /// What a replica is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum MachineConfig {
@@ -104,6 +113,14 @@ impl MachineConfig {
         match self {
             Self::Planned(config) => Machine::Planned(Box::new(Planned::new(*config))),
             Self::Emulated(config) => Machine::Emulated(Box::new(Imitated::new(*config))),
+        }
+    }
+
+    /// How the gateway hears of it.
+    pub const fn reach(&self) -> Reach {
+        match self {
+            Self::Planned(_) => Reach::Here,
+            Self::Emulated(_) => Reach::Elsewhere,
         }
     }
 

@@ -11,8 +11,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use tollgate_policy::admission;
 use tollgate_policy::gateway::{
     Config, Dispatch, Effect, Event, Gauges, PoolGauges, Quota, Record, Refusal, ReplicaGauges,
-    Reserved,
+    Reserved, Stay,
 };
+use tollgate_policy::health::State;
 use tollgate_policy::ids::{ReplicaId, RequestId, TenantId};
 use tollgate_policy::outcome::{EngineEnding, Eviction, Failure, Fence, Outcome, Phase, Rejection};
 use tollgate_policy::quota::{Cost, Levels, Reservation};
@@ -20,7 +21,7 @@ use tollgate_policy::request::{Arrival, ClientEnding};
 use tollgate_policy::route::Because;
 use tollgate_policy::tenant::Class;
 use tollgate_policy::units::{KvBlocks, KvByteMicros, Micros, Service, Time, Tokens};
-use tollgate_policy::usage::{Usage, Weights};
+use tollgate_policy::usage::{Counted, Usage, Weights};
 use tollgate_policy::window::{Bounds, Capacity, Window};
 
 use crate::control::Control;
@@ -167,6 +168,7 @@ impl Plain {
             replica: None,
             outcome,
             usage: Usage::default(),
+            counted: Counted::Exactly,
             received: arrival.received,
             dispatched: None,
             first_token: None,
@@ -214,7 +216,7 @@ impl Plain {
                 id,
                 tenant,
                 replica: ReplicaId::new(u32::try_from(replica).unwrap_or(u32::MAX)),
-                because: Because::LeastHeld,
+                because: Because::LeastLoad,
                 output_max: held.output_max,
                 queued: now.since(held.arrival.received),
                 fence,
@@ -255,6 +257,24 @@ impl Plain {
         };
         let each = self.requests.values().filter(there).map(|held| held.kv);
         each.fold(KvBlocks::ZERO, |sum, kv| sum + kv)
+    }
+
+    /// A replica has failed a request: its client is told, and nobody else tries.
+    fn failed(&mut self, id: RequestId, failure: Failure, usage: Usage) {
+        let Some(running) = self.running(id) else {
+            return;
+        };
+        let (replica, told) = (running.replica, running.stopped.is_some());
+        match failure {
+            Failure::Engine | Failure::Unreachable | Failure::BrokeOff => {
+                self.engines[replica].is_up = false;
+            }
+            Failure::Sequence | Failure::Silent | Failure::Busy | Failure::BadAnswer => {}
+        }
+        if !told {
+            self.effects
+                .push_back(Effect::Failed { id, failure, usage });
+        }
     }
 
     fn engine_ended(&mut self, id: RequestId, ending: EngineEnding, usage: Usage, now: Time) {
@@ -324,6 +344,7 @@ impl Plain {
                 Outcome::Completed(reason)
             }
             (None, EngineEnding::Failed(failure), _) => Outcome::ReplicaFailed(failure),
+            (None, EngineEnding::Refused(status), _) => Outcome::ReplicaRefused(status),
             (None, EngineEnding::Finished(_) | EngineEnding::Cancelled, _) => {
                 Outcome::ClientGone(phase)
             }
@@ -368,6 +389,7 @@ impl Plain {
                 .map(|running| ReplicaId::new(u32::try_from(running.replica).unwrap_or(u32::MAX))),
             outcome,
             usage,
+            counted: Counted::Exactly,
             received: held.arrival.received,
             dispatched: held.running.map(|running| running.dispatched),
             first_token: held.running.and_then(|running| running.first_token),
@@ -438,7 +460,7 @@ impl Plain {
 impl Control for Plain {
     fn handle(&mut self, event: Event, now: Time) {
         match event {
-            Event::Arrived(arrival) => self.arrive(arrival, now),
+            Event::Arrived(arrival) | Event::Sought(arrival, _) => self.arrive(arrival, now),
             Event::FirstToken { id } => {
                 if let Some(running) = self.running(id) {
                     running.first_token.get_or_insert(now);
@@ -446,12 +468,11 @@ impl Control for Plain {
             }
             Event::Stepped {
                 replica, report, ..
-            } => self.engines[index(replica.get())].reported = report.kv,
+            }
+            | Event::Reported { replica, report } => self.engines[index(replica.get())].reported = report.kv,
             Event::EngineEnded { id, ending, usage } => {
-                if ending == EngineEnding::Failed(Failure::Engine)
-                    && let Some(replica) = self.running(id).map(|running| running.replica)
-                {
-                    self.engines[replica].is_up = false;
+                if let EngineEnding::Failed(failure) = ending {
+                    self.failed(id, failure, usage);
                 }
                 self.engine_ended(id, ending, usage, now);
             }
@@ -459,7 +480,17 @@ impl Control for Plain {
             Event::ReplicaUp { replica, capacity } => self.replica_up(replica, capacity),
             Event::ReplicaDown { replica } => self.replica_down(replica, now),
             Event::Drain { bound } => self.drain = Some(now + bound),
-            Event::Turned { .. } | Event::Reconfigured(_) | Event::Wake => {}
+            Event::Turned { .. }
+            | Event::Begun { .. }
+            | Event::Streamed(_)
+            | Event::Reckoned { .. }
+            | Event::Noticed { .. }
+            | Event::ReplicaFull { .. }
+            | Event::ReplicaAdded { .. }
+            | Event::ReplicaStopped { .. }
+            | Event::ReplicaLeaving { .. }
+            | Event::Reconfigured(_)
+            | Event::Wake => {}
         }
         self.expire(now);
         self.fill(now);
@@ -485,6 +516,12 @@ impl Control for Plain {
     fn gauges(&self) -> Gauges {
         let replica = |engine: &Engine| ReplicaGauges {
             model: crate::setup::MODEL,
+            stay: Stay::Serving,
+            health: match (engine.is_up, engine.restart) {
+                (true, _) => State::Healthy,
+                (false, None) => State::Starting,
+                (false, Some(retry_at)) => State::Ejected { retry_at },
+            },
             healthy: engine.is_up,
             window: engine.window,
             prefill_per_step: None,

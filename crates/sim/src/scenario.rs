@@ -15,6 +15,7 @@ use tollgate_policy::engine::{self, CacheConfig, Reservation};
 use tollgate_policy::fair::Policy;
 use tollgate_policy::gateway::Model;
 use tollgate_policy::pace::Target;
+use tollgate_policy::route;
 use tollgate_policy::tenant::{Allowed, Limits, Tenant};
 use tollgate_policy::units::{KvBlocks, KvByteMicros, KvBytes, Micros, Service, Time, Tokens};
 use tollgate_policy::window::Bounds;
@@ -345,6 +346,8 @@ fn model(form: &ModelForm) -> Model {
         kv_per_token: KvBytes::new(form.kv_bytes_per_token),
         target: Target { tpot: form.tpot.0 },
         window: Bounds::default(),
+        routing: route::Policy::PowerOfTwo,
+        loading: None,
     }
 }
 

@@ -164,6 +164,7 @@ impl Tally {
             Outcome::Rejected(_)
             | Outcome::Evicted(_)
             | Outcome::ReplicaFailed(_)
+            | Outcome::ReplicaRefused(_)
             | Outcome::Fenced(_)
             | Outcome::Bug => tenant.lost += 1,
         }

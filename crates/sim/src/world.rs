@@ -32,7 +32,7 @@ use self::oracle::Oracles;
 pub use self::oracle::{Oracle, Violation};
 use crate::chance::{Purpose, mix, named, stream};
 use crate::control::Control;
-use crate::machine::{Job, Prompt, Said};
+use crate::machine::{Job, Prompt, Reach, Said};
 use crate::setup::{Caller, MODEL, Setup};
 use crate::tally::Tally;
 use crate::workload::{Arrival, Merged, Prefix, Turn, Turns};
@@ -118,7 +118,8 @@ impl<'s, 'l, C: Control> World<'s, 'l, C> {
             if let Some(others) = replica.others {
                 agenda.plan(Time::START + others.every, Happening::Other(n));
             }
-            if replica.report_every > Micros::ZERO {
+            let is_asked = replica.machine.reach() == Reach::Elsewhere;
+            if is_asked && replica.report_every > Micros::ZERO {
                 agenda.plan(Time::START + replica.report_every, Happening::Report(n));
             }
         }
@@ -364,11 +365,8 @@ impl<'s, 'l, C: Control> World<'s, 'l, C> {
     /// Asks a replica what it holds, as a scraper does.
     fn report(&mut self, n: usize) {
         if let Some(report) = self.nodes[n].asked(self.now) {
-            self.submit(Event::Stepped {
-                replica: replica(n),
-                served: Vec::new(),
-                report,
-            });
+            let replica = replica(n);
+            self.submit(Event::Reported { replica, report });
         }
         if !self.is_over() {
             let every = self.nodes[n].setup.report_every;

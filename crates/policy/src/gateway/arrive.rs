@@ -2,14 +2,16 @@
 
 use super::end::{Ended, Stranger};
 use super::event::{Effect, Refusal};
-use super::{Drain, Gateway, Pool};
+use super::{Drain, Gateway, Pool, Stay};
 use crate::admission::{self, Grant, Machine};
+use crate::failover::Tries;
 use crate::fair::{Policy, Waiting};
 use crate::ids::{RequestId, TenantId, position};
 use crate::outcome::{Outcome, Rejection};
 use crate::quota::{Cost, Refused, Reservation};
 use crate::request::{Arrival, Request, Stage};
 use crate::retry::RetryBudget;
+use crate::route::Affinity;
 use crate::tenant::Class;
 use crate::units::{KvByteMicros, Micros, Time, Tokens};
 
@@ -20,7 +22,7 @@ const WAIT_GUESS: Micros = Micros::from_secs(1);
 const WAIT_MAX: Micros = Micros::from_secs(60);
 
 impl Gateway {
-    pub(super) fn arrive(&mut self, arrival: Arrival, now: Time) {
+    pub(super) fn arrive(&mut self, arrival: Arrival, affinity: Affinity, now: Time) {
         let Arrival {
             id,
             tenant,
@@ -30,8 +32,12 @@ impl Gateway {
         } = arrival;
         match self.try_admit(arrival, now) {
             Ok((grant, reservation)) => {
+                self.ask_for(model, now);
                 self.retries.admitted(arrival.retry, now);
                 self.enqueue(arrival, grant, reservation, now);
+                if !affinity.is_empty() {
+                    self.affinities.insert(id, affinity);
+                }
                 self.fill(model, now);
             }
             Err(Refused { rejection, wait }) => {
@@ -86,7 +92,7 @@ impl Gateway {
             .levels(arrival.tenant, now)
             .reserve(&limits, cost, now)?;
         let verdict = self.within_retries(&arrival, class, now).and_then(|()| {
-            let machine = self.machine(&arrival, grant);
+            let machine = self.machine(&arrival, grant, now);
             let rejected = machine.admit(self.max_wait(&arrival));
             rejected.map_err(|rejection| Refused {
                 rejection,
@@ -112,7 +118,7 @@ impl Gateway {
         })
     }
 
-    fn machine(&self, arrival: &Arrival, grant: Grant) -> Machine {
+    fn machine(&self, arrival: &Arrival, grant: Grant, now: Time) -> Machine {
         let pool = &self.pools[position(arrival.model.get())];
         let waiting = self.waiting(arrival, grant, Time::START);
         if self.drain != Drain::No {
@@ -127,8 +133,9 @@ impl Gateway {
             Machine::Full
         } else {
             let ahead = pool.queue.ahead_of(arrival.tenant, waiting.weight);
+            let ahead = pool.rate.time_for(ahead);
             Machine::Busy {
-                ahead: pool.rate.time_for(ahead),
+                ahead: ahead.max(self.loads_in(arrival.model, now)),
             }
         }
     }
@@ -138,7 +145,7 @@ impl Gateway {
     fn would_go(&self, pool: &Pool, waiting: &Waiting) -> bool {
         let first = pool.queue.is_empty() || pool.queue.policy() != Policy::Fifo;
         let holding = pool.queue.holding(waiting.tenant);
-        first && pool.patient().is_none() && self.choose_replica(pool, waiting, holding).is_ok()
+        first && pool.patient().is_none() && self.room(pool, waiting, holding).is_ok()
     }
 
     fn enqueue(&mut self, arrival: Arrival, grant: Grant, reservation: Reservation, now: Time) {
@@ -158,6 +165,7 @@ impl Gateway {
             prompt: arrival.prompt,
             kv: waiting.kv,
             reservation,
+            tries: Tries::default(),
             stage: Stage::Queued,
         };
         self.requests.insert(arrival.id, request);
@@ -196,13 +204,14 @@ impl Gateway {
         let own = self
             .replicas
             .iter()
-            .filter(|replica| replica.model == arrival.model);
+            .filter(|replica| replica.model == arrival.model && replica.stay == Stay::Serving);
         let back = own
             .filter_map(|replica| Some(replica.health.retry_at()?.since(now)))
             .min();
         let weight = self.tenants.tenant(arrival.tenant).weight;
         let ahead = pool.queue.ahead_of(arrival.tenant, weight);
-        pool.rate.time_for(ahead).max(back)
+        let loads = self.loads_in(arrival.model, now);
+        pool.rate.time_for(ahead).max(back).max(loads)
     }
 }
 

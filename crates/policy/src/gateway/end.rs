@@ -9,7 +9,7 @@ use crate::ids::{ModelId, RequestId, TenantId, position};
 use crate::outcome::{Eviction, Outcome};
 use crate::request::{Request, Running, Stage};
 use crate::units::Time;
-use crate::usage::Usage;
+use crate::usage::{Counted, Usage};
 
 /// A request that is over.
 pub(super) struct Ended {
@@ -82,12 +82,14 @@ impl Gateway {
             replica: None,
             outcome,
             usage,
+            counted: Counted::Exactly,
             received,
             dispatched: None,
             first_token: None,
             ended: now,
         };
         let request = self.requests.remove(&id);
+        self.affinities.remove(&id);
         let record = match (&request, stranger) {
             (None, Some(who)) => blank(who.tenant, who.model, who.received),
             (Some(request), None) => {
@@ -98,6 +100,7 @@ impl Gateway {
                         replica: Some(running.replica),
                         dispatched: Some(running.dispatched),
                         first_token: running.first_token,
+                        counted: running.counted,
                         ..record
                     },
                 }
@@ -140,6 +143,7 @@ impl Gateway {
             | Outcome::ClientGone(_)
             | Outcome::Rejected(_)
             | Outcome::ReplicaFailed(_)
+            | Outcome::ReplicaRefused(_)
             | Outcome::Fenced(_)
             | Outcome::Bug => levels.settle(request.reservation, usage.rated(self.weights)),
         }
@@ -154,15 +158,17 @@ impl Gateway {
         }
     }
 
-    fn vacate(&mut self, id: RequestId, request: &Request, running: Running, now: Time) {
+    /// Gives back all that a running request holds of its replica, its queue and its pool.
+    pub(super) fn vacate(&mut self, id: RequestId, request: &Request, running: Running, now: Time) {
         self.fences.remove(&(running.fence, id));
         let window = &mut self.replica(running.replica).window;
         if !running.prefilled {
-            window.prefilled(request.prompt);
+            window.prefilled(running.prefill);
         }
         window.release(request.class, request.kv);
         if window.sequences() == 0 {
             self.replica(running.replica).steps.pause();
+            self.retire_if_done(running.replica);
         }
         let pool = self.pool(request.model);
         pool.queue.end(id, now);

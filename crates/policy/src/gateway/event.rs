@@ -1,13 +1,15 @@
 //! What goes in and out of the gateway's policy: facts, and orders.
 
+use super::ReplicaConfig;
 use crate::bucket::Level;
+use crate::health::Sign;
 use crate::ids::{ModelId, ReplicaId, RequestId, TenantId};
-use crate::outcome::{EngineEnding, Outcome};
+use crate::outcome::{EngineEnding, Failure, Outcome};
 use crate::request::{Arrival, ClientEnding};
-use crate::route::Because;
+use crate::route::{Affinity, Because};
 use crate::tenant::Tenant;
 use crate::units::{KvBlocks, Micros, Time, Tokens};
-use crate::usage::{Usage, Weights};
+use crate::usage::{Counted, Usage, Weights};
 use crate::window::Capacity;
 
 /// Something that happened.
@@ -15,6 +17,8 @@ use crate::window::Capacity;
 pub enum Event {
     /// A request that is all there: read, identified and counted.
     Arrived(Arrival),
+    /// The same, where something is known of the place in which it is best served.
+    Sought(Arrival, Affinity),
     /// A request that the edge could not make an [`Arrival`] of.
     Turned {
         /// Its name.
@@ -31,6 +35,12 @@ pub enum Event {
         /// Whose.
         id: RequestId,
     },
+    /// A part of an answer is on its way to the client, though it may hold no token yet: from here
+    /// on no other replica can make it.
+    Begun {
+        /// Whose.
+        id: RequestId,
+    },
     /// A replica has done a step.
     Stepped {
         /// Which replica.
@@ -39,6 +49,20 @@ pub enum Event {
         served: Vec<Served>,
         /// What the replica says of itself after it.
         report: Report,
+    },
+    /// A replica in another process went on with an answer.
+    Streamed(Served),
+    /// What a replica in another process says of itself, when it was asked.
+    Reported {
+        /// Which replica.
+        replica: ReplicaId,
+        /// What it says.
+        report: Report,
+    },
+    /// The usage of a request is reckoned, not counted: its engine tells none.
+    Reckoned {
+        /// Which request.
+        id: RequestId,
     },
     /// The engine is done with a request that it was given.
     EngineEnded {
@@ -65,6 +89,38 @@ pub enum Event {
     },
     /// A replica takes no work any more; what it had has been reported as ended.
     ReplicaDown {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// Something tells of a replica's health, apart from how its requests end.
+    Noticed {
+        /// Which.
+        replica: ReplicaId,
+        /// What.
+        sign: Sign,
+    },
+    /// A replica says that it has no room, and when to come back, if it says so.
+    ReplicaFull {
+        /// Which.
+        replica: ReplicaId,
+        /// How long it is to be left alone.
+        wait: Option<Micros>,
+    },
+    /// There is one more replica, which is not up yet. Its id is the first that is free: of one
+    /// that was retired, or one more than there were.
+    ReplicaAdded {
+        /// Its id.
+        replica: ReplicaId,
+        /// What it is.
+        config: ReplicaConfig,
+    },
+    /// A replica has been stopped, as it was ordered.
+    ReplicaStopped {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// A replica is to take no more work, and to be retired once it has nothing left.
+    ReplicaLeaving {
         /// Which.
         replica: ReplicaId,
     },
@@ -127,8 +183,36 @@ pub enum Effect {
         /// What the client is told.
         outcome: Outcome,
     },
-    /// Start a replica that went down.
+    /// Tell a client that the replica failed its request, and that no other will try.
+    Failed {
+        /// Which request.
+        id: RequestId,
+        /// How it failed.
+        failure: Failure,
+        /// What was made, in vain.
+        usage: Usage,
+    },
+    /// Make a replica stop working on a request that it has not answered yet; another will get it.
+    /// Its client learns nothing. One that is being answered meanwhile goes on.
+    Withdraw {
+        /// Which request.
+        id: RequestId,
+        /// Who has it.
+        replica: ReplicaId,
+    },
+    /// Start a replica that went down, or see whether it is back.
     Start {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// Stop a replica that is not needed now, to make room for another.
+    Stop {
+        /// Which.
+        replica: ReplicaId,
+    },
+    /// A replica has nothing left and takes nothing more: it may be let go of, and its id given to
+    /// another.
+    Retired {
         /// Which.
         replica: ReplicaId,
     },
@@ -196,6 +280,8 @@ pub struct Record {
     pub outcome: Outcome,
     /// What was used.
     pub usage: Usage,
+    /// Who counted it.
+    pub counted: Counted,
     /// When it was received.
     pub received: Time,
     /// When it was given to a replica.

@@ -108,6 +108,8 @@ impl World {
             max_stream: Micros::from_secs(1_000_000),
             kv_per_token: KvBytes::new(1),
             target: Target::default(),
+            routing: route::Policy::default(),
+            loading: None,
             window: Bounds {
                 prefill: crate::window::Knob::Fixed(Tokens::new(1_000_000)),
                 ..Bounds::default()
@@ -161,6 +163,10 @@ impl World {
                 Effect::Refuse(_)
                 | Effect::Cancel { .. }
                 | Effect::Start { .. }
+                | Effect::Failed { .. }
+                | Effect::Withdraw { .. }
+                | Effect::Stop { .. }
+                | Effect::Retired { .. }
                 | Effect::Drained => panic!("not in this world: {effect:?}"),
             }
         }

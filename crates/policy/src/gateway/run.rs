@@ -3,16 +3,17 @@
 
 use super::end::Ended;
 use super::event::{Dispatch, Effect, Report, Served};
-use super::{Drain, Gateway, Passed, Pool, Replica};
+use super::{Drain, Gateway, Passed, Pool, Replica, Stay};
 use crate::fair::{Holding, Pick, Verdict, Waiting};
+use crate::health::{Company, Sign};
 use crate::ids::{ModelId, ReplicaId, RequestId, position};
 use crate::outcome::{EngineEnding, Eviction, Failure, Fence, Outcome, Phase};
 use crate::request::{ClientEnding, Running, Stage};
-use crate::route::{self, Candidate, Choice};
+use crate::route::{Affinity, Candidate, Choice, Load, Seek};
 use crate::tenant::Class;
 use crate::units::{KvBlocks, Micros, Time, Tokens};
-use crate::usage::{Usage, Weights};
-use crate::window::{Ask, Blocked, Capacity};
+use crate::usage::{Counted, Usage, Weights};
+use crate::window::{Ask, Blocked};
 
 impl Gateway {
     /// Dispatches as long as the request that is next fits a replica: no room is left idle while it
@@ -21,16 +22,19 @@ impl Gateway {
         if matches!(self.drain, Drain::Stopped | Drain::Done) {
             return;
         }
-        while let Some((pick, choice)) = self.next_dispatch(model) {
+        while let Some((pick, candidates)) = self.next_dispatch(model) {
+            let Some(choice) = self.choose(model, &pick.next, &candidates) else {
+                return;
+            };
             let pool = self.pool(model);
             pool.note_passed(&pick);
             pool.queue.start(pick.next.id);
-            self.dispatch(pick.next.id, choice, now);
+            self.dispatch(pick.next, choice, now);
         }
     }
 
-    /// The request that is next, and the replica for it, if any request can go.
-    fn next_dispatch(&self, model: ModelId) -> Option<(Pick, Choice)> {
+    /// The request that is next, and the replicas that have room for it, if any request can go.
+    fn next_dispatch(&self, model: ModelId) -> Option<(Pick, Vec<Candidate>)> {
         let pool = &self.pools[position(model.get())];
         if pool.queue.is_empty() {
             return None;
@@ -40,11 +44,11 @@ impl Gateway {
                 |replica: &Replica| replica.takes(model, class) && replica.is_open_to(class);
             self.replicas.iter().any(takes)
         });
-        let mut choice = None;
+        let mut candidates = Vec::new();
         let pick = pool.queue.pick(open, pool.patient(), |waiting, holding| {
-            match self.choose_replica(pool, waiting, holding) {
-                Ok(chosen) => {
-                    choice = Some(chosen);
+            match self.room(pool, waiting, holding) {
+                Ok(with_room) => {
+                    candidates = with_room;
                     Verdict::Go
                 }
                 Err(Blocked::Headroom) => Verdict::OverShare,
@@ -52,7 +56,34 @@ impl Gateway {
                 Err(Blocked::Prefill | Blocked::Kv | Blocked::Sequences) => Verdict::Wait,
             }
         })?;
-        Some((pick, choice?))
+        Some((pick, candidates))
+    }
+
+    /// The one of `candidates` that is best for a request.
+    fn choose(
+        &mut self,
+        model: ModelId,
+        waiting: &Waiting,
+        candidates: &[Candidate],
+    ) -> Option<Choice> {
+        let up = |(replica, n): (&Replica, u32)| {
+            replica
+                .takes(model, waiting.class)
+                .then(|| ReplicaId::new(n))
+        };
+        let up: Vec<_> = self.replicas.iter().zip(0..).filter_map(up).collect();
+        let none = Affinity::default();
+        let affinity = self.affinities.get(&waiting.id).unwrap_or(&none);
+        let seek = Seek {
+            tenant: waiting.tenant,
+            prompt: waiting.prompt,
+            affinity,
+        };
+        let router = &mut self.pools[position(model.get())].router;
+        let choice = router.choose(seek, candidates, &up)?;
+        let chosen = &self.replicas[position(choice.replica.get())];
+        router.sent(choice, affinity, chosen.window.capacity().kv.slots());
+        Some(choice)
     }
 
     /// Whether a request needs more than a quarter of the largest replica's KV. Room for less comes
@@ -67,16 +98,16 @@ impl Gateway {
         largest.is_some_and(|largest| kv > largest.percent(25))
     }
 
-    /// The replica that would take a request now.
+    /// The replicas that would take a request now, in the order of their ids; at least one.
     ///
     /// # Errors
     /// What stands in the way at the replica that is nearest to taking it.
-    pub(super) fn choose_replica(
+    pub(super) fn room(
         &self,
         pool: &Pool,
         waiting: &Waiting,
         holding: Holding,
-    ) -> Result<Choice, Blocked> {
+    ) -> Result<Vec<Candidate>, Blocked> {
         let mine = |replica: &&Replica| replica.takes(pool.id, waiting.class);
         let slots = self
             .replicas
@@ -94,29 +125,61 @@ impl Gateway {
             tenant_kv: holding.kv,
         };
         let mut nearest = Blocked::Sequences;
-        let open = self
-            .replicas
-            .iter()
-            .zip(0..)
-            .filter(|(replica, _)| mine(replica));
-        let open = open.filter(|(replica, _)| {
-            replica
-                .window
-                .room_for(&ask, replica.steps.prefill_per_step())
-                .inspect_err(|why| nearest = nearest.min(*why))
-                .is_ok()
-        });
-        route::choose(open.map(|(replica, n)| Candidate {
+        let has_room = |replica: &Replica| {
+            let prefill = replica.steps.prefill_per_step();
+            let room = replica.window.room_for(&ask, prefill);
+            room.inspect_err(|why| nearest = nearest.min(*why)).is_ok()
+        };
+        let mut open = self.candidates(pool, waiting, has_room);
+        if open.is_empty() {
+            return Err(nearest);
+        }
+        // It is tried where it has not failed, if there is room; room is not left idle for it.
+        let tries = self.requests.get(&waiting.id).map(|request| request.tries);
+        if let Some(tries) = tries.filter(|tries| !tries.is_first()) {
+            let is_fresh = |one: &Candidate| !tries.includes(one.replica);
+            if open.iter().any(is_fresh) {
+                open.retain(is_fresh);
+            }
+        }
+        Ok(open)
+    }
+
+    fn candidates(
+        &self,
+        pool: &Pool,
+        waiting: &Waiting,
+        mut has_room: impl FnMut(&Replica) -> bool,
+    ) -> Vec<Candidate> {
+        let each = self.replicas.iter().zip(0..);
+        let open = each.filter(|(one, _)| one.takes(pool.id, waiting.class) && has_room(one));
+        let candidate = |(replica, n): (&Replica, u32)| Candidate {
             replica: ReplicaId::new(n),
-            held: replica.window.occupancy(),
-        }))
-        .ok_or(nearest)
+            load: Load {
+                kv: replica.window.occupancy(),
+                total: replica.window.capacity().kv,
+                sequences: replica.window.sequences(),
+                prefill: replica.window.prefill(),
+            },
+        };
+        open.map(candidate).collect()
     }
 
     pub(super) fn first_token(&mut self, id: RequestId, now: Time) {
         if let Some(running) = self.running(id) {
             running.first_token.get_or_insert(now);
+            running.moving = false;
         }
+    }
+
+    pub(super) fn begun(&mut self, id: RequestId, now: Time) {
+        let Some(running) = self.running(id) else {
+            return;
+        };
+        (running.begun, running.moving) = (true, false);
+        let replica = running.replica;
+        let health = &mut self.replica(replica).health;
+        health.note(Sign::Answered, Company::Alone, now);
     }
 
     /// Charges service as it is given, and measures how fast it is given.
@@ -130,7 +193,7 @@ impl Gateway {
         let (model, weights) = (self.replica(replica).model, self.weights);
         let (mut all, mut prefilled) = (Tokens::ZERO, Tokens::ZERO);
         for one in served {
-            self.note_served(one, weights);
+            self.note_served(one, weights, now);
             all += one.prompt + one.output;
             prefilled += one.prompt;
         }
@@ -146,23 +209,56 @@ impl Gateway {
         self.fill(model, now);
     }
 
-    fn note_served(&mut self, served: &Served, weights: Weights) {
+    /// Charges what a replica in another process gave. Its steps are not seen, so nothing is learned
+    /// of what one costs.
+    pub(super) fn streamed(&mut self, served: Served, now: Time) {
+        let Some(model) = self.requests.get(&served.id).map(|request| request.model) else {
+            return;
+        };
+        self.note_served(&served, self.weights, now);
+        let pool = self.pool(model);
+        pool.rate.served(served.prompt + served.output, now);
+        // A first token makes room for another prompt.
+        if served.prompt > Tokens::ZERO {
+            self.fill(model, now);
+        }
+    }
+
+    /// What a replica in another process says of itself.
+    pub(super) fn reported(&mut self, replica: ReplicaId, report: Report, now: Time) {
+        let replica = self.replica(replica);
+        replica.window.report(report.waiting, report.kv);
+        let model = replica.model;
+        self.fill(model, now);
+    }
+
+    /// Nobody counted what a request used.
+    pub(super) fn reckoned(&mut self, id: RequestId) {
+        if let Some(running) = self.running(id) {
+            running.counted = Counted::Roughly;
+        }
+    }
+
+    fn note_served(&mut self, served: &Served, weights: Weights, now: Time) {
         let Some(request) = self.requests.get_mut(&served.id) else {
             return;
         };
-        let (model, prompt) = (request.model, request.prompt);
+        let model = request.model;
         let first = match &mut request.stage {
             Stage::Running(running) if served.output > Tokens::ZERO && !running.prefilled => {
                 running.prefilled = true;
-                Some(running.replica)
+                running.moving = false;
+                Some((running.replica, running.prefill))
             }
             Stage::Running(_) | Stage::Queued => None,
         };
         self.pool(model)
             .queue
             .served(served.id, served.usage().service(weights));
-        if let Some(replica) = first {
-            self.replica(replica).window.prefilled(prompt);
+        if let Some((replica, prefill)) = first {
+            let replica = self.replica(replica);
+            replica.window.prefilled(prefill);
+            replica.health.note(Sign::Answered, Company::Alone, now);
         }
     }
 
@@ -176,12 +272,30 @@ impl Gateway {
         let Some(running) = self.running(id) else {
             return;
         };
-        running.engine.get_or_insert((ending, usage));
-        let replica = running.replica;
-        // A replica says that it is down when it has ended all it had. By then the first of those
-        // would have made room for the next in line, which would go to its ruin.
-        if ending == EngineEnding::Failed(Failure::Engine) {
-            self.replica(replica).health.down(now);
+        if running.engine.is_some() {
+            return;
+        }
+        let (moving, blank) = (running.moving, usage.output == Tokens::ZERO);
+        self.note_ending(id, ending, now);
+        if blank && self.goes_elsewhere(id, ending) {
+            self.fail_over(id, ending, now);
+            return;
+        }
+        // It was taken back for another replica, and there is none any more.
+        let ending = match ending {
+            EngineEnding::Cancelled if moving => EngineEnding::Failed(Failure::Unreachable),
+            EngineEnding::Cancelled
+            | EngineEnding::Finished(_)
+            | EngineEnding::Refused(_)
+            | EngineEnding::Failed(_) => ending,
+        };
+        if let Some(running) = self.running(id) {
+            running.engine = Some((ending, usage));
+            let untold = running.client.is_none() && running.stopped.is_none();
+            if let (EngineEnding::Failed(failure), true) = (ending, untold) {
+                self.effects
+                    .push_back(Effect::Failed { id, failure, usage });
+            }
         }
         self.end_if_over(id, now);
     }
@@ -215,18 +329,6 @@ impl Gateway {
         }
     }
 
-    pub(super) fn replica_up(&mut self, id: ReplicaId, capacity: Capacity, now: Time) {
-        let replica = self.replica(id);
-        replica.health.up(now);
-        replica.window.resize(capacity);
-        let model = replica.model;
-        self.fill(model, now);
-    }
-
-    pub(super) fn replica_down(&mut self, id: ReplicaId, now: Time) {
-        self.replica(id).health.down(now);
-    }
-
     pub(super) fn begin_drain(&mut self, bound: Micros, now: Time) {
         if self.drain == Drain::No {
             self.drain = Drain::Until { bound: now + bound };
@@ -245,17 +347,7 @@ impl Gateway {
             }
             self.cancel(id, Outcome::Fenced(Fence::MaxStream));
         }
-        for n in 0..self.replicas.len() {
-            let due = self.replicas[n]
-                .health
-                .retry_at()
-                .is_some_and(|at| at <= now);
-            if due {
-                self.replicas[n].health.retried();
-                let replica = ReplicaId::new(u32::try_from(n).unwrap_or(u32::MAX));
-                self.effects.push_back(Effect::Start { replica });
-            }
-        }
+        self.wake_replicas(now);
         if matches!(self.drain, Drain::Until { bound } if bound <= now) {
             self.drain = Drain::Stopped;
             self.stop_everything(now);
@@ -270,7 +362,8 @@ impl Gateway {
         }
     }
 
-    fn dispatch(&mut self, id: RequestId, choice: Choice, now: Time) {
+    fn dispatch(&mut self, waiting: Waiting, choice: Choice, now: Time) {
+        let id = waiting.id;
         let Some(request) = self.requests.get(&id).copied() else {
             return;
         };
@@ -278,10 +371,18 @@ impl Gateway {
         let fence = now + pool.model.max_stream;
         pool.running += 1;
         pool.rate.busy(now);
+        if request.tries.is_first() {
+            pool.failovers.earn();
+        }
+        let prefill = request.prompt - choice.cached;
         let window = &mut self.replica(choice.replica).window;
-        window.hold(request.class, request.kv, request.prompt);
+        window.hold(request.class, request.kv, prefill);
         self.fences.insert((fence, id));
-        let stage = Stage::Running(Running::new(choice.replica, now, fence));
+        let stage = Stage::Running(Running {
+            dispatched: now,
+            prefill,
+            ..Running::new(choice.replica, waiting, fence)
+        });
         self.requests
             .insert(id, crate::request::Request { stage, ..request });
         let quota = self.quota(request.tenant, now);
@@ -316,7 +417,7 @@ impl Gateway {
         });
     }
 
-    fn end_if_over(&mut self, id: RequestId, now: Time) {
+    pub(super) fn end_if_over(&mut self, id: RequestId, now: Time) {
         let over = self.running(id).and_then(|running| running.over());
         if let Some((outcome, usage)) = over {
             self.end(Ended::inside(id, outcome, usage), now);
@@ -348,7 +449,7 @@ impl Gateway {
         }
     }
 
-    fn running(&mut self, id: RequestId) -> Option<&mut Running> {
+    pub(super) fn running(&mut self, id: RequestId) -> Option<&mut Running> {
         match &mut self.requests.get_mut(&id)?.stage {
             Stage::Running(running) => Some(running),
             Stage::Queued => None,
@@ -385,9 +486,9 @@ impl Pool {
 
 impl Replica {
     /// Whether it is up, of this pool, and there for this class.
-    fn takes(&self, model: ModelId, class: Class) -> bool {
+    pub(super) fn takes(&self, model: ModelId, class: Class) -> bool {
         let all = self.only.is_none_or(|only| only == class);
-        self.model == model && self.health.is_healthy() && all
+        self.model == model && self.stay == Stay::Serving && self.health.is_open() && all
     }
 
     fn is_open_to(&self, class: Class) -> bool {

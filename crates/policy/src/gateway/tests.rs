@@ -2,6 +2,7 @@
 
 use std::num::{NonZeroU32, NonZeroU64};
 
+mod fleet;
 mod random;
 mod shares;
 
@@ -45,6 +46,10 @@ impl Rig {
     }
 
     fn with(fairness: fair::Policy, limits: Limits) -> Self {
+        Self::of_replicas(fairness, limits, 1)
+    }
+
+    fn of_replicas(fairness: fair::Policy, limits: Limits, replicas: usize) -> Self {
         let tenant = |name: &str, limits| Tenant {
             name: name.to_owned(),
             class: Class::Standard,
@@ -61,6 +66,8 @@ impl Rig {
             kv_per_token: KvBytes::new(1),
             target: Target::default(),
             window: Bounds::default(),
+            routing: route::Policy::default(),
+            loading: None,
         };
         let config = Config {
             tenants: TenantTable::new(
@@ -68,10 +75,13 @@ impl Rig {
                 tenant("", Limits::default()),
             ),
             models: vec![model],
-            replicas: vec![ReplicaConfig {
-                model: MODEL,
-                only: None,
-            }],
+            replicas: vec![
+                ReplicaConfig {
+                    model: MODEL,
+                    only: None,
+                };
+                replicas
+            ],
             fairness,
             weights: Weights::default(),
             seed: 7,
@@ -157,6 +167,10 @@ fn dispatched(effects: &[Effect]) -> Vec<u64> {
         Effect::Refuse(_)
         | Effect::Cancel { .. }
         | Effect::Start { .. }
+        | Effect::Failed { .. }
+        | Effect::Withdraw { .. }
+        | Effect::Stop { .. }
+        | Effect::Retired { .. }
         | Effect::Record(_)
         | Effect::Drained => None,
     });
@@ -176,6 +190,10 @@ fn records(effects: &[Effect]) -> impl Iterator<Item = &Record> {
         | Effect::Refuse(_)
         | Effect::Cancel { .. }
         | Effect::Start { .. }
+        | Effect::Failed { .. }
+        | Effect::Withdraw { .. }
+        | Effect::Stop { .. }
+        | Effect::Retired { .. }
         | Effect::Drained => None,
     })
 }
@@ -188,6 +206,10 @@ fn refusal(effects: &[Effect]) -> Refusal {
             Effect::Dispatch(_)
             | Effect::Cancel { .. }
             | Effect::Start { .. }
+            | Effect::Failed { .. }
+            | Effect::Withdraw { .. }
+            | Effect::Stop { .. }
+            | Effect::Retired { .. }
             | Effect::Record(_)
             | Effect::Drained => None,
         })

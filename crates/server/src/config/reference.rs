@@ -176,9 +176,10 @@ const MODELS: &[Key] = &[
     ),
     key(
         "models[].engine",
-        "embedded or fake",
+        "embedded or fake or vllm or sglang or llama-server or openai",
         Is("embedded"),
-        "What runs it: llama.cpp in this process, or made-up text at a set pace.",
+        "What runs it: llama.cpp in this process, made-up text at a set pace, or engines in other \
+         processes; `openai` is anything that speaks that API.",
     ),
     key(
         "models[].path",
@@ -202,7 +203,7 @@ const MODELS: &[Key] = &[
         "models[].max_sequences",
         "number, 1..=256",
         Is("32"),
-        "Requests that run at once.",
+        "Requests that run at once; for engines in other processes 1..=4096, and 256 on each.",
     ),
     key(
         "models[].threads",
@@ -267,6 +268,58 @@ const MODELS: &[Key] = &[
         "How often a client that waits for a token is sent a comment.",
     ),
     key(
+        "models[].stream.idle",
+        "duration, 100ms..=1h",
+        Is("60s"),
+        "How long an engine in another process may send nothing before its stream is cut; shorter \
+         than `max_stream`.",
+    ),
+    key(
+        "models[].upstream.model",
+        "1 to 256 printable characters",
+        Means("the model's `name`"),
+        "The model's name at its engines.",
+    ),
+    key(
+        "models[].upstream.key",
+        "1 to 4096 printable characters",
+        Means("none is sent"),
+        "The key that its engines get, best written as `${NAME}`. Keys of callers never go there.",
+    ),
+    key(
+        "models[].upstream.connect",
+        "duration, 10ms..=60s",
+        Is("5s"),
+        "How long a connection to an engine may take.",
+    ),
+    key(
+        "models[].upstream.first_byte",
+        "duration, 100ms..=1h",
+        Is("120s"),
+        "How long an engine may take to send the first event of a stream; shorter than \
+         `max_stream`, which alone bounds answers in one piece.",
+    ),
+    key(
+        "models[].upstream.cache_salt",
+        "on or off",
+        Means("on for vllm and sglang"),
+        "Whether each tenant's requests carry a salt of its own, so that no tenant can tell from \
+         the time to a first token what others sent. Only for `vllm` and `sglang`.",
+    ),
+    key(
+        "models[].upstream.priority",
+        "on or off",
+        Is("off"),
+        "Whether requests carry a priority by the service their tenant has had. The engine must \
+         run with `--scheduling-policy priority`. Only for `vllm` and `sglang`.",
+    ),
+    key(
+        "models[].upstream.max_event",
+        "size, 64KiB..=256MiB",
+        Is("8MiB"),
+        "The largest event of a stream; a larger one ends its stream with an error.",
+    ),
+    key(
         "models[].grammars",
         "on or off",
         Is("off"),
@@ -278,13 +331,90 @@ const MODELS: &[Key] = &[
         "list of 1 to 16",
         Is("[{}]"),
         "The engines that serve it, in this process and on the same weights; each has a KV pool of \
-         its own.",
+         its own. Of engines in other processes 1 to 256, which must be named.",
+    ),
+    key(
+        "models[].replicas[].url",
+        "`http://HOST:PORT`, `https://HOST` or `unix:/PATH`",
+        Means("refused for engines in other processes without `command`"),
+        "Where the engine listens, with or without `/v1` at its end.",
+    ),
+    key(
+        "models[].replicas[].command",
+        "list of 1 to 256 words",
+        Means("the engine runs already"),
+        "The program that starts the engine, and its arguments. `{port}` stands for a free port; \
+         `--host 127.0.0.1 --port {port}` is put behind it where it is not there and the engine is \
+         one that takes it. What it says is kept in `engines/` under `data_dir`. It is stopped with \
+         the gateway.",
+    ),
+    key(
+        "models[].replicas[].device",
+        "number, 0..=1023",
+        Is("0"),
+        "The device the engine is loaded on: those on one are loaded one after the other. Only with \
+         `command`.",
+    ),
+    key(
+        "models[].replicas[].start_timeout",
+        "duration, 1s..=6h",
+        Is("15m"),
+        "How long the engine may take to be up; then it is stopped and tried again. Only with \
+         `command`.",
     ),
     key(
         "models[].replicas[].only",
         "reserved",
         Means("every class"),
         "Keeps the replica for tenants of that class; one at least must serve all.",
+    ),
+    key(
+        "models[].routing.policy",
+        "prefix, power_of_two, least_load, round_robin or hash",
+        Is("prefix"),
+        "How a replica is chosen. `prefix`: of the one that holds most of the prompt and two drawn at \
+         random, the one with the least to do before the first token. `power_of_two`: the less \
+         loaded of two drawn at random. `least_load`: the least loaded of all. `round_robin`: each in \
+         turn. `hash`: the one that the beginning of the prompt hashes to, or else the tenant.",
+    ),
+    key(
+        "models[].routing.session_header",
+        "1 to 64 characters out of A-Z a-z 0-9 -_",
+        Is("x-session-id"),
+        "The header that names a session. All requests of one go to the same replica, under every \
+         policy, as long as it has room.",
+    ),
+    key(
+        "models[].health.interval",
+        "duration, 100ms..=1h",
+        Is("1s"),
+        "Time between two probes of an engine in another process. Three in a row without an answer \
+         eject it, unless it is the last or answers requests meanwhile.",
+    ),
+    key(
+        "models[].health.timeout",
+        "duration, 10ms..=60s",
+        Is("1s"),
+        "How long a probe may take.",
+    ),
+    key(
+        "models[].load.memory",
+        "size, 1B..=1PiB",
+        Means("the model is always loaded; refused with `load`"),
+        "What the model takes of its device. With `load` it is loaded when it is first asked for, and \
+         unloaded when others need the room and it is used least. Only with `command`.",
+    ),
+    key(
+        "models[].load.budget",
+        "size, 1B..=1PiB",
+        Means("refused with `load`"),
+        "What the device has for all models that are loaded on it.",
+    ),
+    key(
+        "models[].load.device",
+        "number, 0..=1023",
+        Is("0"),
+        "The device it is loaded on.",
     ),
     key(
         "models[].window.concurrency",

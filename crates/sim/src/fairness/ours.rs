@@ -10,6 +10,7 @@ use tollgate_policy::ids::{ModelId, ReplicaId, RequestId, TenantId};
 use tollgate_policy::outcome::{EngineEnding, FinishReason};
 use tollgate_policy::pace::Target;
 use tollgate_policy::request::{self, ClientEnding};
+use tollgate_policy::route;
 use tollgate_policy::tenant::{Allowed, Class, Limits, Tenant, TenantTable};
 use tollgate_policy::units::{KvBlocks, KvBytes, Micros, Time, Tokens};
 use tollgate_policy::usage::{Usage, Weights};
@@ -49,6 +50,8 @@ impl Ours {
             target: Target::default(),
             // The same rule of what fits as for the plain ones; only who goes next is compared.
             window: Bounds::open(),
+            routing: route::Policy::default(),
+            loading: None,
         };
         let mut ours = Self {
             gateway: Gateway::new(Config {

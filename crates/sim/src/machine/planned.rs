@@ -268,7 +268,7 @@ mod tests {
     use super::*;
     use crate::workload::Prefix;
 
-    fn config(sharing: Sharing) -> PlannedConfig {
+    fn config(sharing: Sharing, prefixes: u32) -> PlannedConfig {
         PlannedConfig {
             engine: engine::Config {
                 sequences: 4,
@@ -281,7 +281,7 @@ mod tests {
                 context: Tokens::new(512),
                 waiting_max: 100,
                 cache: CacheConfig {
-                    prefixes: 8,
+                    prefixes,
                     tenant_blocks: KvBlocks::new(64),
                 },
             },
@@ -324,7 +324,7 @@ mod tests {
 
     #[test]
     fn a_step_costs_what_is_written_down() {
-        let mut planned = Planned::new(config(Sharing::Tenant));
+        let mut planned = Planned::new(config(Sharing::Tenant, 0));
         planned.submit(job(1, 0), Time::START);
         planned.advance(Time::START);
         assert_eq!(planned.next(), Some(Time::from_micros(20_100)));
@@ -347,7 +347,7 @@ mod tests {
 
     #[test]
     fn a_cancel_waits_for_the_step_under_way() {
-        let mut planned = Planned::new(config(Sharing::Tenant));
+        let mut planned = Planned::new(config(Sharing::Tenant, 0));
         planned.submit(job(1, 0), Time::START);
         planned.advance(Time::START);
         planned.cancel(RequestId::new(1), Time::from_micros(5));
@@ -364,7 +364,7 @@ mod tests {
     #[test]
     fn what_one_tenant_said_is_found_by_another_only_where_all_share() {
         let reused = |sharing| {
-            let mut planned = Planned::new(config(sharing));
+            let mut planned = Planned::new(config(sharing, 8));
             planned.submit(job(1, 0), Time::START);
             run(&mut planned);
             planned.submit(job(2, 1), Time::START);

@@ -1,11 +1,11 @@
 //! Facts in, orders out: what the gateway hears and how its orders are carried out, as the server's
 //! desk does it; and what clients, engines and faults do to a request.
 
-use tollgate_policy::gateway::{Dispatch, Effect, Event, Record, Refusal, Served};
+use tollgate_policy::gateway::{Dispatch, Effect, Event, Record, Refusal, Report, Served};
 use tollgate_policy::ids::{ReplicaId, RequestId};
 use tollgate_policy::outcome::{EngineEnding, Failure, Outcome};
 use tollgate_policy::request::ClientEnding;
-use tollgate_policy::units::{Service, Tokens};
+use tollgate_policy::units::{Micros, Service, Tokens};
 use tollgate_policy::usage::Usage;
 
 use super::agenda::Happening;
@@ -15,7 +15,7 @@ use super::{World, node_of, replica};
 use crate::client::Fate;
 use crate::control::Control;
 use crate::fault::FaultKind;
-use crate::machine::{Job, Said};
+use crate::machine::{Job, Reach, Said};
 
 impl<C: Control> World<'_, '_, C> {
     /// Hands the gateway a fact, and carries out all it orders.
@@ -50,6 +50,10 @@ impl<C: Control> World<'_, '_, C> {
                 let at = self.now + self.nodes[n].setup.starts_in;
                 self.agenda.plan(at, Happening::Started(n));
             }
+            Effect::Failed { id, .. } => self.failed(id),
+            Effect::Withdraw { id, replica } => self.withdrawn(id, replica),
+            // No replica here is loaded on demand or leaves for good.
+            Effect::Stop { .. } | Effect::Retired { .. } => {}
             Effect::Record(record) => self.recorded(&record),
             Effect::Drained => self.is_drained = true,
         }
@@ -64,6 +68,7 @@ impl<C: Control> World<'_, '_, C> {
         };
         flight.place = Place::At(n);
         flight.dispatched.get_or_insert(self.now);
+        (flight.prompt, flight.output) = (Tokens::ZERO, Tokens::ZERO);
         let tenant = &self.setup.callers[flight.ask.tenant].tenant;
         let job = Job {
             id,
@@ -80,12 +85,15 @@ impl<C: Control> World<'_, '_, C> {
             Ok(()) => self.attend(n),
             Err(_) => {
                 flight_is_back(self.flights.get_mut(id));
+                let failure = match self.nodes[n].reach() {
+                    Reach::Here => Failure::Engine,
+                    Reach::Elsewhere => Failure::Unreachable,
+                };
                 self.facts.push_back(Event::EngineEnded {
                     id,
-                    ending: EngineEnding::Failed(Failure::Engine),
+                    ending: EngineEnding::Failed(failure),
                     usage: Usage::default(),
                 });
-                self.agenda.plan(self.now, Happening::Taken(id));
             }
         }
     }
@@ -124,6 +132,30 @@ impl<C: Control> World<'_, '_, C> {
         }
     }
 
+    /// A client is told that its request failed; one that does not read is not told.
+    fn failed(&mut self, id: RequestId) {
+        let Some(flight) = self.flights.get_mut(id) else {
+            return;
+        };
+        if flight.client == Party::There && flight.ask.fate != Fate::StopsReading {
+            flight.client = Party::Done;
+            let ending = ClientEnding::Delivered;
+            self.facts.push_back(Event::ClientEnded { id, ending });
+        }
+    }
+
+    /// A request is taken back from a replica that has not answered it.
+    fn withdrawn(&mut self, id: RequestId, replica: ReplicaId) {
+        let n = node_of(replica);
+        let is_there = |flight: &Flight| flight.place == Place::At(n);
+        let unanswered = |flight: &Flight| flight.output == Tokens::ZERO;
+        let flight = self.flights.get(id);
+        let may = flight.is_some_and(|flight| is_there(flight) && unanswered(flight));
+        if may && self.nodes[n].tell(Order::Cancel(id), self.now).is_ok() {
+            self.attend(n);
+        }
+    }
+
     fn recorded(&mut self, record: &Record) {
         let Some(flight) = self.flights.close(record.id) else {
             return;
@@ -153,30 +185,54 @@ impl<C: Control> World<'_, '_, C> {
     pub(super) fn listen(&mut self) {
         while let Some((n, said)) = self.heard.pop_front() {
             match said {
-                Said::Stepped { served, report } => {
-                    let replica = replica(n);
-                    for one in &served {
-                        self.note(one);
-                    }
-                    let told: Vec<_> = served.iter().map(|one| (one.id, one.output)).collect();
-                    self.submit(Event::Stepped {
-                        replica,
-                        served,
-                        report,
-                    });
-                    for (id, output) in told {
-                        self.reads(id, output);
-                    }
-                }
-                Said::Ended { id, ending, usage } => self.engine_ends(id, ending, usage),
+                Said::Stepped { served, report } => match self.nodes[n].reach() {
+                    Reach::Here => self.stepped(n, served, report),
+                    Reach::Elsewhere => self.streamed(n, &served, report),
+                },
+                Said::Ended { id, ending, usage } => self.engine_ends((n, id), ending, usage),
             }
         }
     }
 
-    fn note(&mut self, served: &Served) {
-        if let Some(flight) = self.flights.get_mut(served.id) {
-            flight.prompt += served.prompt;
-            flight.output += served.output;
+    /// An engine in the gateway's own process has done a step.
+    fn stepped(&mut self, n: usize, served: Vec<Served>, report: Report) {
+        for one in &served {
+            if let Some(flight) = self.flights.get_mut(one.id) {
+                flight.prompt += one.prompt;
+                flight.output += one.output;
+            }
+        }
+        let told: Vec<_> = served.iter().map(|one| (one.id, one.output)).collect();
+        self.submit(Event::Stepped {
+            replica: replica(n),
+            served,
+            report,
+        });
+        for (id, output) in told {
+            self.reads(id, output);
+        }
+    }
+
+    /// Tokens of an engine in another process pass by. What its prompts cost it tells at the end.
+    fn streamed(&mut self, n: usize, served: &[Served], report: Report) {
+        for one in served.iter().filter(|one| one.output > Tokens::ZERO) {
+            let Some(flight) = self.flights.get_mut(one.id) else {
+                continue;
+            };
+            let begins = flight.output == Tokens::ZERO;
+            flight.output += one.output;
+            if begins {
+                self.submit(Event::Begun { id: one.id });
+            }
+            self.submit(Event::Streamed(Served {
+                prompt: Tokens::ZERO,
+                ..*one
+            }));
+            self.reads(one.id, one.output);
+        }
+        if self.nodes[n].report_every == Micros::ZERO {
+            let replica = replica(n);
+            self.submit(Event::Reported { replica, report });
         }
     }
 
@@ -214,10 +270,33 @@ impl<C: Control> World<'_, '_, C> {
         }
     }
 
-    fn engine_ends(&mut self, id: RequestId, ending: EngineEnding, usage: Usage) {
+    fn engine_ends(
+        &mut self,
+        (n, id): (usize, RequestId),
+        ending: EngineEnding,
+        usage: Usage,
+    ) {
         flight_is_back(self.flights.get_mut(id));
+        self.account(n, id, usage);
         self.submit(Event::EngineEnded { id, ending, usage });
         self.hands_over(id, ending);
+    }
+
+    /// What an engine in another process says at the end that it computed, and nobody saw.
+    fn account(&mut self, n: usize, id: RequestId, usage: Usage) {
+        let Some(flight) = self.flights.get_mut(id) else {
+            return;
+        };
+        if self.nodes[n].reach() == Reach::Here {
+            return;
+        }
+        let served = Served {
+            id,
+            prompt: usage.prompt - usage.cached,
+            output: usage.output - flight.output,
+        };
+        (flight.prompt, flight.output) = (served.prompt, usage.output);
+        self.submit(Event::Streamed(served));
     }
 
     /// The engine is done with a request and nobody else has it: its client gets the rest.
@@ -230,9 +309,8 @@ impl<C: Control> World<'_, '_, C> {
         }
         let takes = self.setup.callers[flight.ask.tenant].manners.takes;
         match (ending, flight.ask.fate) {
-            (EngineEnding::Failed(_) | EngineEnding::Cancelled, _) => {
-                self.client_ends(id, ClientEnding::Delivered);
-            }
+            // Whoever is to be told is told by the gateway's orders.
+            (EngineEnding::Failed(_) | EngineEnding::Refused(_) | EngineEnding::Cancelled, _) => {}
             (EngineEnding::Finished(_), Fate::LeavesAtEnd | Fate::LeavesAtDispatch) => {
                 self.client_ends(id, ClientEnding::Gone);
             }
@@ -343,29 +421,30 @@ impl<C: Control> World<'_, '_, C> {
             .filter(|(_, flight)| held(flight))
             .map(|(id, _)| id)
             .collect();
-        let ending = EngineEnding::Failed(Failure::Engine);
-        for id in &lost {
-            let Some(flight) = self.flights.get_mut(*id) else {
+        let failure = match self.nodes[n].reach() {
+            Reach::Here => Failure::Engine,
+            Reach::Elsewhere => Failure::BrokeOff,
+        };
+        let ending = EngineEnding::Failed(failure);
+        for id in lost {
+            let Some(flight) = self.flights.get(id) else {
                 continue;
             };
-            flight.place = Place::Back;
+            let begun = flight.output > Tokens::ZERO;
+            let prompt = match self.nodes[n].reach() {
+                Reach::Elsewhere if begun => flight.ask.prompt.tokens,
+                Reach::Elsewhere | Reach::Here => flight.prompt,
+            };
             let usage = Usage {
-                prompt: flight.prompt,
+                prompt,
                 cached: Tokens::ZERO,
                 output: flight.output,
             };
-            self.submit(Event::EngineEnded {
-                id: *id,
-                ending,
-                usage,
-            });
+            self.engine_ends((n, id), ending, usage);
         }
         self.submit(Event::ReplicaDown {
             replica: replica(n),
         });
-        for id in lost {
-            self.hands_over(id, ending);
-        }
     }
 
     fn exodus(&mut self, percent: u64) {

@@ -33,7 +33,7 @@ impl<'a> Log<'a> {
 
     pub(super) fn fact(&mut self, fact: &Event, now: Time) {
         let text = match fact {
-            Event::Arrived(arrival) => format!(
+            Event::Arrived(arrival) | Event::Sought(arrival, _) => format!(
                 "arrived request={} tenant={} prompt={} says={} retry={}",
                 arrival.id,
                 arrival.tenant,
@@ -45,6 +45,22 @@ impl<'a> Log<'a> {
                 format!("turned request={id} outcome={}", outcome.row().reason)
             }
             Event::FirstToken { id } => format!("first_token request={id}"),
+            Event::Begun { id } => format!("begun request={id}"),
+            Event::Streamed(served) => format!(
+                "streamed request={} prompt={} output={}",
+                served.id, served.prompt, served.output
+            ),
+            Event::Reported { replica, report } => format!(
+                "reported replica={replica} waiting={} kv={}",
+                report.waiting,
+                report.kv.get()
+            ),
+            Event::Reckoned { id } => format!("reckoned request={id}"),
+            Event::Noticed { replica, sign } => format!("noticed replica={replica} sign={sign:?}"),
+            Event::ReplicaFull { replica, .. } => format!("replica_full replica={replica}"),
+            Event::ReplicaAdded { replica, .. } => format!("replica_added replica={replica}"),
+            Event::ReplicaStopped { replica } => format!("replica_stopped replica={replica}"),
+            Event::ReplicaLeaving { replica } => format!("replica_leaving replica={replica}"),
             Event::Stepped {
                 replica,
                 served,
@@ -106,6 +122,14 @@ impl<'a> Log<'a> {
                 outcome.row().reason
             ),
             Effect::Start { replica } => format!("start replica={replica}"),
+            Effect::Stop { replica } => format!("stop replica={replica}"),
+            Effect::Retired { replica } => format!("retired replica={replica}"),
+            Effect::Failed { id, failure, .. } => {
+                format!("failed request={id} failure={failure:?}")
+            }
+            Effect::Withdraw { id, replica } => {
+                format!("withdraw request={id} replica={replica}")
+            }
             Effect::Record(record) => format!(
                 "record request={} outcome={} prompt={} cached={} output={}",
                 record.id,

@@ -10,7 +10,7 @@ use tollgate_policy::gateway::Report;
 use tollgate_policy::ids::RequestId;
 use tollgate_policy::units::{KvBlocks, Micros, Time};
 
-use crate::machine::{Job, Machine, Made, Said};
+use crate::machine::{Job, Machine, Made, Reach, Said};
 use crate::setup::ReplicaSetup;
 
 /// Requests with greater numbers are somebody else's.
@@ -89,6 +89,10 @@ impl Node {
         self.reported = None;
     }
 
+    pub(super) fn reach(&self) -> Reach {
+        self.setup.machine.reach()
+    }
+
     pub(super) fn is_up(&self) -> bool {
         self.machine.is_some()
     }
@@ -143,13 +147,13 @@ impl Node {
         Some(self.dated(said, now))
     }
 
-    /// A replica that is asked now and then says with each step what it said last.
+    /// What it says of itself is what it said last, until it is time to say it again.
     fn dated(&mut self, said: Said, now: Time) -> Said {
         match said {
             Said::Stepped { served, report } => {
-                let due = self.report_every == Micros::ZERO;
+                let due = |(at, _): &(Time, Report)| now.since(*at) >= self.report_every;
                 let (_, report) = match self.reported {
-                    Some(last) if !due => last,
+                    Some(last) if !due(&last) => last,
                     Some(_) | None => *self.reported.insert((now, report)),
                 };
                 Said::Stepped { served, report }

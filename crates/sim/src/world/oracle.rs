@@ -200,7 +200,7 @@ impl Oracles {
 
     pub(super) fn fact(&mut self, fact: &Event, at: Time) {
         match fact {
-            Event::Arrived(arrival) => {
+            Event::Arrived(arrival) | Event::Sought(arrival, _) => {
                 let tenant = index(arrival.tenant.get());
                 let seen = Seen {
                     tenant,
@@ -218,9 +218,18 @@ impl Oracles {
                     self.served(one);
                 }
             }
+            Event::Streamed(served) => self.served(served),
             Event::EngineEnded { id, usage, .. } => self.made(*id, *usage, at),
             Event::Turned { .. }
             | Event::FirstToken { .. }
+            | Event::Begun { .. }
+            | Event::Reported { .. }
+            | Event::Reckoned { .. }
+            | Event::Noticed { .. }
+            | Event::ReplicaFull { .. }
+            | Event::ReplicaAdded { .. }
+            | Event::ReplicaStopped { .. }
+            | Event::ReplicaLeaving { .. }
             | Event::ClientEnded { .. }
             | Event::ReplicaUp { .. }
             | Event::ReplicaDown { .. }
@@ -286,7 +295,17 @@ impl Oracles {
                 let what = format!("drained with {} requests open", self.open.len());
                 self.report(at, Oracle::Zero, what);
             }
-            Effect::Drained | Effect::Start { .. } => {}
+            Effect::Withdraw { id, .. } => match self.open.get(id).map(|seen| seen.stage) {
+                Some(Stage::Runs(_)) => {}
+                Some(Stage::Waits | Stage::Made) | None => {
+                    self.report(at, Oracle::EndsOnce, format!("{id} was taken back from nobody"));
+                }
+            },
+            Effect::Drained
+            | Effect::Failed { .. }
+            | Effect::Start { .. }
+            | Effect::Stop { .. }
+            | Effect::Retired { .. } => {}
         }
     }
 
@@ -297,8 +316,12 @@ impl Oracles {
         };
         let (tenant, before, refused) = (seen.tenant, seen.stage, seen.refused);
         seen.stage = Stage::Runs(n);
+        (seen.prompt, seen.output) = (Tokens::ZERO, Tokens::ZERO);
         match before {
-            Stage::Waits => self.waiting[tenant] -= 1,
+            Stage::Waits => {
+                self.waiting[tenant] -= 1;
+                self.waited(id, tenant, queued, at);
+            }
             // Tried elsewhere, after a replica failed it.
             Stage::Made => {}
             Stage::Runs(_) => {
@@ -313,7 +336,6 @@ impl Oracles {
             );
         }
         self.given[n] += 1;
-        self.waited(id, tenant, queued, at);
     }
 
     fn waited(&mut self, id: RequestId, tenant: usize, wait: Micros, at: Time) {
@@ -327,7 +349,7 @@ impl Oracles {
     fn refused(&mut self, id: RequestId, at: Time) {
         match self.open.get_mut(&id) {
             None => self.report(at, Oracle::EndsOnce, format!("{id} was refused unknown")),
-            Some(seen) if seen.refused || seen.stage != Stage::Waits => {
+            Some(seen) if seen.refused || matches!(seen.stage, Stage::Runs(_)) => {
                 self.report(at, Oracle::EndsOnce, format!("{id} was told twice"));
             }
             Some(seen) => seen.refused = true,
@@ -353,7 +375,9 @@ impl Oracles {
             Stage::Made => {}
         }
         self.written += record.usage.output;
-        if record.usage.output != seen.output || record.usage != seen.usage {
+        // One that went back to the queue, and was dropped there, had nothing.
+        let nothing = record.usage == Usage::default() && seen.output == Tokens::ZERO;
+        if record.usage.output != seen.output || (record.usage != seen.usage && !nothing) {
             let what = format!(
                 "request {id}: {:?} is written down; {}+{} was served",
                 record.usage, seen.prompt, seen.output
