@@ -2,6 +2,7 @@
 
 mod banner;
 mod check;
+mod doctor;
 mod logging;
 mod model_file;
 mod serve;
@@ -32,6 +33,7 @@ Examples:
   tollgate serve --config tollgate.yaml     models, tenants, keys and limits from a file
   tollgate check --config tollgate.yaml     every mistake in the file, with its line
   tollgate sim scenarios/herd.yaml          a scenario on a virtual clock, by the same policy
+  tollgate doctor --config tollgate.yaml    whether its engines are there and can do it
 
 Then point any OpenAI client at http://127.0.0.1:8080/v1";
 
@@ -60,6 +62,16 @@ enum Verb {
     /// Prints what each gateway that the scenario names comes to, and which laws it broke. The same
     /// seed gives the same run.
     Sim(sim::SimArgs),
+    /// Look at everything that a configuration relies on, and say what is wrong and what to do.
+    ///
+    /// It asks the engines whether they are there, what they know and whether they stream, and looks
+    /// at ports, files and devices. Nothing is changed; each engine is asked for one token. Exits 0
+    /// when all of it works, 1 when something does not, and 2 when the file has mistakes.
+    Doctor {
+        /// The configuration to look at.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
     /// Run an engine for the gateway that started this, and end it with the gateway.
     #[command(name = KEEPER_VERB, hide = true)]
     KeepEngine {
@@ -100,6 +112,7 @@ fn main() -> ExitCode {
         Verb::Serve(args) => serve::serve(args),
         Verb::Check { config } => check::check(&config),
         Verb::Sim(args) => sim::sim(args),
+        Verb::Doctor { config } => doctor::doctor(&config),
         Verb::KeepEngine { command } => keeper::keep(&command),
     }
 }

@@ -10,6 +10,7 @@ mod books;
 mod clock;
 pub mod config;
 mod desk;
+pub mod doctor;
 mod engines;
 mod guarded;
 mod held;

@@ -15,7 +15,9 @@ mod process;
 
 mod banner;
 mod check;
+mod doctor;
 mod help;
+mod hosting;
 mod lifetime;
 mod logs;
 mod memory;

@@ -492,4 +492,53 @@ pub(crate) async fn get(
     }
 }
 
+/// All of an answer, as it came.
+#[derive(Debug)]
+pub(crate) struct Plain {
+    pub(crate) status: StatusCode,
+    pub(crate) body: Bytes,
+    /// Whether the connection could be used again.
+    pub(crate) keeps: bool,
+}
+
+/// Sends a replica a body, and reads all that comes back, whatever it is.
+///
+/// # Errors
+/// There is no answer, or not in time.
+pub(crate) async fn post(
+    upstream: &Upstream,
+    head: Vec<u8>,
+    body: String,
+    within: Duration,
+) -> Result<Plain, Failed> {
+    let ask = Ask {
+        head,
+        body: vec![Bytes::from(body)],
+        tap: None,
+        first_byte: within,
+    };
+    let posting = async {
+        let connected = upstream.pool.connect().await;
+        let mut connection =
+            connected.map_err(|error| Failed::new(Failure::Unreachable, error.to_string()))?;
+        let head = talk(&mut connection, &ask)
+            .await
+            .map_err(|broken| match broken {
+                Broken::Answer(failed) => failed,
+                Broken::Connection(error) => Failed::new(Failure::BrokeOff, error.to_string()),
+            })?;
+        let mut reader = head.body()?;
+        let body = read_all(&mut connection, &mut reader, ERROR_MAX).await?;
+        Ok(Plain {
+            status: head.status,
+            body,
+            keeps: head.keeps && reader.is_done(),
+        })
+    };
+    match tokio::time::timeout(within, posting).await {
+        Ok(posted) => posted,
+        Err(_) => Err(Failed::new(Failure::Silent, "it did not answer in time")),
+    }
+}
+
 const _: () = assert!(HEAD_MAX < WHOLE_MAX);

@@ -244,7 +244,13 @@ mod tests {
 
     fn model(key: u8) -> RemoteModel {
         let config = RemoteConfig::new(RemoteKind::Vllm);
-        RemoteModel::new(config, "qwen".into(), None, Vec::new(), [key; 32])
+        RemoteModel::new(
+            config,
+            "qwen".into(),
+            None,
+            RoutingConfig::default(),
+            [key; 32],
+        )
     }
 
     #[test]

@@ -1,0 +1,167 @@
+//! A gateway before unruly engines, with what a test asks of it.
+
+use std::fmt::Write as _;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use serde_json::{Value, json};
+use tempfile::TempDir;
+use tollgate_server::{ConfigFile, Server};
+
+use crate::support::http::{Answer, Connection, Request};
+use crate::support::wait::{eventually, secs, soon};
+use crate::unruly::{Mood, Unruly};
+
+/// A gateway, and where its configuration is.
+pub(crate) struct Gateway {
+    server: Server,
+    file: PathBuf,
+    _folder: TempDir,
+}
+
+/// So many engines that are well.
+pub(crate) async fn engines(count: usize) -> Vec<Unruly> {
+    let mut all = Vec::new();
+    for _ in 0..count {
+        all.push(Unruly::start(Mood::Well).await);
+    }
+    all
+}
+
+/// A configuration with these engines, and more keys of their model.
+pub(crate) fn yaml(engines: &[SocketAddr], keys: &str) -> String {
+    let mut urls = String::new();
+    for at in engines {
+        let _ = write!(urls, "{{ url: \"http://{at}\" }}, ");
+    }
+    format!(
+        "listen: 127.0.0.1:0
+admin: {{ listen: 127.0.0.1:0 }}
+identity: {{ anonymous: allow, trust_tenant_header: true }}
+models:
+  - name: m
+    engine: openai
+    health: {{ interval: 100ms, timeout: 1s }}
+    replicas: [{urls}]
+{keys}"
+    )
+}
+
+pub(crate) fn addresses(engines: &[Unruly]) -> Vec<SocketAddr> {
+    engines.iter().map(|one| one.address).collect()
+}
+
+impl Gateway {
+    /// A gateway before these engines, all of which are up, with more keys of their model, each line
+    /// indented as in the file.
+    pub(crate) async fn before(engines: &[Unruly], keys: &str) -> Self {
+        let gateway = Self::starting(&yaml(&addresses(engines), keys)).await;
+        gateway.until_healthy(engines.len()).await;
+        gateway
+    }
+
+    pub(crate) async fn starting(yaml: &str) -> Self {
+        let folder = tempfile::tempdir().unwrap();
+        let file = folder.path().join("tollgate.yaml");
+        std::fs::write(&file, yaml).unwrap();
+        let data = folder.path().join("data");
+        let followed = ConfigFile::new(file.clone(), None, Some(data));
+        let server = Server::start(followed.read().unwrap()).await.unwrap();
+        server.follow(followed);
+        Self {
+            server,
+            file,
+            _folder: folder,
+        }
+    }
+
+    pub(crate) async fn send(&self, request: &Request) -> Answer {
+        request.send(self.server.address()).await
+    }
+
+    /// Sends a short request for a stream.
+    pub(crate) async fn ask(&self) -> Answer {
+        self.send(&chat("hi")).await
+    }
+
+    /// What the operator is shown of the replicas.
+    pub(crate) async fn replicas(&self) -> Vec<Value> {
+        let shown = self.operator(&Request::get("/admin/v1/replicas")).await;
+        assert_eq!(shown.status(), 200);
+        shown.json()["replicas"].as_array().unwrap().clone()
+    }
+
+    pub(crate) async fn operator(&self, request: &Request) -> Answer {
+        let admin = self.server.admin_address().unwrap();
+        request.send(admin).await
+    }
+
+    /// Has a replica go.
+    pub(crate) async fn remove(&self, id: u64) -> Answer {
+        let path = format!("/admin/v1/replicas/{id}");
+        let request = format!("DELETE {path} HTTP/1.1\r\nhost: tollgate\r\n\r\n");
+        let admin = self.server.admin_address().unwrap();
+        let mut connection = Connection::open(admin).await;
+        connection.send(request.as_bytes()).await;
+        connection.answer().await
+    }
+
+    /// The state of the replica before this engine.
+    pub(crate) async fn state(&self, engine: &Unruly) -> String {
+        let url = format!("http://{}", engine.address);
+        let all = self.replicas().await;
+        let found = all.iter().find(|one| one["url"] == url.as_str());
+        found
+            .map_or("none", |one| one["state"].as_str().unwrap())
+            .to_owned()
+    }
+
+    pub(crate) async fn until_state(&self, engine: &Unruly, state: &str) {
+        let what = format!("the replica is {state}");
+        eventually(secs(60), &what, async || self.state(engine).await == state).await;
+    }
+
+    pub(crate) async fn until_healthy(&self, count: usize) {
+        eventually(secs(60), "the replicas are up", async || {
+            let all = self.replicas().await;
+            all.iter().filter(|one| one["state"] == "healthy").count() == count
+        })
+        .await;
+    }
+
+    /// Waits until no replica holds anything.
+    pub(crate) async fn until_idle(&self) {
+        eventually(secs(60), "everything is given back", async || {
+            self.replicas()
+                .await
+                .iter()
+                .all(|one| one["sequences"] == 0)
+        })
+        .await;
+    }
+
+    /// Writes another configuration, and has it taken on.
+    pub(crate) async fn reload(&self, yaml: &str) {
+        std::fs::write(&self.file, yaml).unwrap();
+        self.server.reload();
+    }
+
+    pub(crate) async fn drain(self) {
+        soon("draining", self.server.drain()).await;
+    }
+}
+
+/// A request for a stream.
+pub(crate) fn chat(text: &str) -> Request {
+    let body = json!({
+        "model": "m",
+        "stream": true,
+        "messages": [{ "role": "user", "content": text }],
+    });
+    Request::post("/v1/chat/completions", body.to_string())
+}
+
+/// Whether a stream came whole.
+pub(crate) fn is_whole(answer: &Answer) -> bool {
+    answer.status() == 200 && answer.text().ends_with("data: [DONE]\n\n")
+}
