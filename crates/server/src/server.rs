@@ -15,6 +15,7 @@ use tollgate_policy::ids::{ModelId, ReplicaId};
 use tollgate_policy::tenant::TenantTable;
 use tollgate_policy::units::{Micros, Tokens};
 use tollgate_policy::usage::Weights;
+use tollgate_policy::window;
 
 use crate::admin;
 use crate::app::{App, Bounds, Callers, EngineModel, Made, ServedModel};
@@ -408,7 +409,10 @@ fn policy_config(config: &Config, plans: &[Plan], clock: &Clock) -> gateway::Con
                 max_stream: model.max_stream,
                 kv_per_token: plan.kv_per_token(),
                 target: model.target,
-                window: model.window,
+                window: window::Bounds {
+                    paced: model.schedule.paced,
+                    ..model.window
+                },
                 routing: model.routing.policy,
                 loading: model.loading,
             })
