@@ -5,10 +5,13 @@
 //! What the numbers should be is not decided here.
 
 pub mod args;
+pub mod calibrate;
 mod clock;
 mod connections;
+pub mod engine;
 mod exchange;
 pub mod flood;
+pub mod gate;
 mod machine;
 mod pace;
 mod plot;
@@ -18,8 +21,11 @@ mod report;
 mod rows;
 mod run;
 mod spec;
+mod stop;
 mod summary;
 mod table;
+pub mod workload_file;
+pub mod yaml;
 
 pub use machine::Machine;
 pub use plot::{Frontier, Point, Series};
@@ -27,6 +33,8 @@ pub use report::{Header, Report};
 pub use rows::{Ending, Failure, Row};
 pub use run::{BenchError, Progress, run};
 pub use spec::{
-    Endpoint, EndpointError, Identity, Key, Reply, Source, Spec, TenantSpec, Timing, Tokenizer,
+    Cycle, Endpoint, EndpointError, Identity, Key, Reply, Source, Spec, TenantSpec, Timing,
+    Tokenizer,
 };
+pub use stop::Stop;
 pub use summary::{Latencies, Slip, TenantSummary, Totals, Validity, WindowP99};

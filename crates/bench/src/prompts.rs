@@ -3,6 +3,8 @@
 //! The cost of a byte and of the chat template is either told or learned before the run; what the
 //! endpoint counted for each request stands in the raw rows, so that a wrong one is seen.
 
+use tollgate_sim::workload::Prefix;
+
 use crate::spec::Tokenizer;
 
 /// Bytes of the two texts that an unknown tokenizer is learned from.
@@ -54,12 +56,25 @@ impl Prompts {
         })
     }
 
-    /// The text of request `number` whose prompt is to have `tokens` tokens.
-    pub(crate) fn text(&self, number: u64, tokens: u64) -> String {
+    /// The text of request `number` whose prompt is to have `tokens` tokens, and to begin as
+    /// others of that prefix do.
+    pub(crate) fn text(&self, number: u64, tokens: u64, prefix: Option<Prefix>) -> String {
         let bytes = ((tokens as f64 - self.template) / self.per_byte).round();
-        filler(self.seed, number, (bytes as usize).clamp(1, TEXT_MAX))
+        let bytes = (bytes as usize).clamp(1, TEXT_MAX);
+        let Some(prefix) = prefix else {
+            return filler(self.seed, number, bytes);
+        };
+        let alike = (prefix.tokens.get() as f64 / self.per_byte).round();
+        let alike = (alike as usize).min(bytes);
+        // Numbers of requests are far below: no prompt is another one's beginning by chance.
+        let mut text = filler(self.seed ^ PREFIXES, prefix.id, alike);
+        text.push_str(&filler(self.seed, number, bytes - alike));
+        text
     }
 }
+
+/// Tells the texts of prefixes from those of requests.
+const PREFIXES: u64 = 0x7072_6566_6978_6573;
 
 /// A text of exactly `bytes` bytes, which begins differently for each number: no prefix cache
 /// serves two of them.
@@ -96,9 +111,9 @@ mod tests {
     #[test]
     fn a_prompt_has_its_length_with_the_template_counted_in() {
         let prompts = Prompts::told(Tokenizer::Bytes { template: 18 }, 1).unwrap();
-        assert_eq!(prompts.text(1, 128).len(), 110);
+        assert_eq!(prompts.text(1, 128, None).len(), 110);
         assert_eq!(
-            prompts.text(1, 5).len(),
+            prompts.text(1, 5, None).len(),
             1,
             "no prompt is shorter than its template"
         );
@@ -108,10 +123,23 @@ mod tests {
     fn costs_are_learned_from_two_counts() {
         // 20 tokens of template and a quarter of a token a byte.
         let prompts = Prompts::learned([70, 520], 1).unwrap();
-        assert_eq!(prompts.text(1, 120).len(), 400);
+        assert_eq!(prompts.text(1, 120, None).len(), 400);
         let bytewise = Prompts::learned([218, 2_018], 1).unwrap();
-        assert_eq!(bytewise.text(1, 128).len(), 110);
+        assert_eq!(bytewise.text(1, 128, None).len(), 110);
         assert_eq!(Prompts::learned([70, 70], 1), None);
+    }
+
+    #[test]
+    fn prompts_of_one_prefix_are_alike_for_as_long_as_it_is_and_no_longer() {
+        let prompts = Prompts::told(Tokenizer::Bytes { template: 18 }, 1).unwrap();
+        let prefix = |id| {
+            let tokens = tollgate_policy::units::Tokens::new(60);
+            Some(Prefix { id, tokens })
+        };
+        let [one, two] = [1, 2].map(|number| prompts.text(number, 128, prefix(7)));
+        assert_eq!((one.len(), &one[..60]), (110, &two[..60]));
+        assert_ne!(&one[60..68], &two[60..68]);
+        assert_ne!(&one[..60], &prompts.text(1, 128, prefix(8))[..60]);
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! The `tollgate` binary: reads the command line, and leaves the rest to the crates below it.
 
 mod banner;
+mod bench;
 mod check;
 mod doctor;
 mod logging;
@@ -34,6 +35,7 @@ Examples:
   tollgate check --config tollgate.yaml     every mistake in the file, with its line
   tollgate sim scenarios/herd.yaml          a scenario on a virtual clock, by the same policy
   tollgate doctor --config tollgate.yaml    whether its engines are there and can do it
+  tollgate bench flood                      what a quiet tenant gets beside one that floods
 
 Then point any OpenAI client at http://127.0.0.1:8080/v1";
 
@@ -79,6 +81,14 @@ enum Verb {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
+    /// Load any OpenAI endpoint honestly, and compare what comes of it.
+    ///
+    /// All of them exit 2 where there is no result to trust: an endpoint that is down, a mistake in
+    /// a file, a run that was not what it should have been.
+    Bench {
+        #[command(subcommand)]
+        verb: Box<bench::BenchVerb>,
+    },
 }
 
 /// Flags of `serve`. They win over the configuration.
@@ -114,5 +124,6 @@ fn main() -> ExitCode {
         Verb::Sim(args) => sim::sim(args),
         Verb::Doctor { config } => doctor::doctor(&config),
         Verb::KeepEngine { command } => keeper::keep(&command),
+        Verb::Bench { verb } => bench::bench(&verb),
     }
 }

@@ -183,6 +183,7 @@ impl Draw {
                     blocks,
                     step_tokens: Tokens::new(u64::from(slots.get()) + self.up_to(0, 512)),
                     chunk,
+                    paced: self.one_in(2),
                     order: match self.one_in(4) {
                         true => Order::PrefillFirst,
                         false => Order::DecodeFirst,
@@ -340,6 +341,7 @@ impl Draw {
                 true => Knob::Fixed(self.up_to(0, 3) as u32),
                 false => Knob::Auto,
             },
+            paced: self.one_in(2),
             ..Bounds::default()
         };
         Model {

@@ -1,8 +1,8 @@
 //! An engine made of numbers: what a batching model server does with its requests, and when.
 //!
 //! First in, first out into a fixed number of slots. A step gives a token to each sequence whose
-//! prompt is computed, and pieces of prompts to the others, within a budget of tokens. KV is held in
-//! blocks; where they run out, the newest sequence gives its own up and is computed again later.
+//! prompt is computed, and pieces of prompts to the others, within a budget of tokens. KV is held
+//! in blocks; where they run out, the newest sequence gives its own up and is computed again.
 //!
 //! Drive it as the policy is driven: [`Emulated::handle`] with what happened, then
 //! [`Emulated::poll_effect`] until there is none, and `handle(Event::Wake, at)` at each

@@ -43,6 +43,18 @@ pub struct Job {
     pub output_max: Tokens,
     /// What its tenant was served so far, by weight.
     pub served: Service,
+    /// Whether its tenant has its share already, while others are active.
+    pub share: Share,
+}
+
+/// What a tenant has, beside its share.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Share {
+    /// No more than that.
+    #[default]
+    Within,
+    /// More.
+    Over,
 }
 
 /// What a replica says.

@@ -217,6 +217,7 @@ impl Plain {
                 tenant,
                 replica: ReplicaId::new(u32::try_from(replica).unwrap_or(u32::MAX)),
                 because: Because::LeastLoad,
+                over_share: false,
                 output_max: held.output_max,
                 queued: now.since(held.arrival.received),
                 fence,

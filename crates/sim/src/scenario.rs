@@ -345,6 +345,7 @@ fn model(form: &ModelForm) -> Model {
         max_stream: form.max_stream.0,
         kv_per_token: KvBytes::new(form.kv_bytes_per_token),
         target: Target { tpot: form.tpot.0 },
+        // Only engines in the gateway's own process keep prompts to a pace.
         window: Bounds::default(),
         routing: route::Policy::PowerOfTwo,
         loading: None,
@@ -394,6 +395,7 @@ fn machine(form: &ReplicaForm, context: u64) -> MachineConfig {
                 blocks: u32::try_from(form.kv_tokens / KvBlocks::SLOTS.get()).unwrap_or(u32::MAX),
                 step_tokens: Tokens::new(u64::from(slots.get())) + chunk,
                 chunk,
+                paced: true,
                 order: Order::DecodeFirst,
                 scheduler: Scheduler::Continuous,
                 reservation: Reservation::Paged,

@@ -32,7 +32,7 @@ use self::oracle::Oracles;
 pub use self::oracle::{Oracle, Violation};
 use crate::chance::{Purpose, mix, named, stream};
 use crate::control::Control;
-use crate::machine::{Job, Prompt, Reach, Said};
+use crate::machine::{Job, Prompt, Reach, Said, Share};
 use crate::setup::{Caller, MODEL, Setup};
 use crate::tally::Tally;
 use crate::workload::{Arrival, Merged, Prefix, Turn, Turns};
@@ -406,6 +406,7 @@ impl<'s, 'l, C: Control> World<'s, 'l, C> {
             output: others.output,
             output_max: others.output,
             served: Service::ZERO,
+            share: Share::Within,
         };
         // Where it is down, it is down for everybody.
         if self.nodes[n]

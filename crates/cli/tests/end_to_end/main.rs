@@ -14,6 +14,7 @@ mod deadline;
 mod process;
 
 mod banner;
+mod bench;
 mod check;
 mod doctor;
 mod help;

@@ -1,4 +1,5 @@
-//! The KV of an emulated engine: blocks that sequences hold, and blocks that the prefix cache keeps.
+//! The KV of an emulated engine: blocks that sequences hold, and blocks that the prefix cache
+//! keeps.
 //!
 //! What no sequence holds is free: the cache gives it up, the longest unused first. Which blocks a
 //! sequence needs is not decided here.

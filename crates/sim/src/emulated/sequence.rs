@@ -106,7 +106,7 @@ impl Sequence {
         self.holds = held;
         self.computed = hit.slots();
         self.reached = self.reached.max(hit.slots().min(self.request.prompt));
-        self.cached.get_or_insert(hit.slots());
+        self.cached.get_or_insert_with(|| hit.slots());
         Some(hit.slots())
     }
 

@@ -358,14 +358,16 @@ fn a_driver_that_wakes_late_loses_no_time_unless_it_slept_for_long() {
     assert_eq!(next, earlier(world.now, CATCH_UP) + Micros::new(1_010));
 }
 
-/// A request of few tokens from few families of prompts, or a client that leaves, after so long.
-fn doing() -> impl Strategy<Value = (u64, Option<(u64, u64, u64)>)> {
+/// How long to wait, then a request (prompt, output, family of prompts) or a client that leaves.
+type Doing = (u64, Option<(u64, u64, u64)>);
+
+fn doing() -> impl Strategy<Value = Doing> {
     let request = (1_u64..120, 1_u64..40, 0_u64..4);
     (0_u64..6_000, proptest::option::weighted(0.8, request))
 }
 
 /// What came of random requests: the world, and how many were asked for.
-fn played(doings: &[(u64, Option<(u64, u64, u64)>)], config: Config) -> World {
+fn played(doings: &[Doing], config: Config) -> World {
     let mut world = World::new(config);
     for (number, (wait, request)) in (0_u64..).zip(doings) {
         let at = world.now + Micros::new(*wait);

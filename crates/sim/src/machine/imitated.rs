@@ -182,6 +182,7 @@ impl Imitated {
 mod tests {
     use tollgate_policy::units::Service;
 
+    use super::super::Share;
     use super::*;
     use crate::workload::Prefix;
 
@@ -199,6 +200,7 @@ mod tests {
             output: Tokens::new(5),
             output_max: Tokens::new(output_max),
             served: Service::ZERO,
+            share: Share::Within,
         }
     }
 

@@ -14,7 +14,7 @@ use tollgate_policy::prefix::Token;
 use tollgate_policy::units::{KvBlocks, Micros, Time, Tokens};
 use tollgate_policy::usage::Usage;
 
-use super::{Job, Made, Prompt, Said, Sharing};
+use super::{Job, Made, Prompt, Said, Share, Sharing};
 use crate::chance::mix;
 use crate::emulated::Cost;
 
@@ -178,6 +178,7 @@ impl Planned {
                     max_output: job.output_max,
                     elder: None,
                     served: job.served,
+                    paced: self.config.engine.paced && job.share == Share::Over,
                 }));
             }
             Command::Cancel(id) => self.engine.handle(EngineEvent::Cancel { id }),
@@ -220,7 +221,8 @@ impl Planned {
     pub(super) fn report(&self) -> Report {
         let gauges = self.engine.gauges();
         Report {
-            waiting: u32::try_from(gauges.waiting).unwrap_or(u32::MAX),
+            // Those that are delayed are delayed on purpose.
+            waiting: u32::try_from(gauges.waiting - gauges.delayed).unwrap_or(u32::MAX),
             kv: gauges.blocks_held,
         }
     }
@@ -275,6 +277,7 @@ mod tests {
                 blocks: 64,
                 step_tokens: Tokens::new(256),
                 chunk: Tokens::new(128),
+                paced: false,
                 order: Order::DecodeFirst,
                 scheduler: Scheduler::Continuous,
                 reservation: Reservation::Paged,
@@ -308,6 +311,7 @@ mod tests {
             output: Tokens::new(3),
             output_max: Tokens::new(50),
             served: Service::ZERO,
+            share: Share::Within,
         }
     }
 

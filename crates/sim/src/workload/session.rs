@@ -1,7 +1,7 @@
 //! Sessions: requests that each follow an answer, after somebody has thought.
 //!
-//! Only the first request of a session has its time in the workload. When the others are due depends
-//! on the answers, and so on the driver.
+//! Only the first request of a session has its time in the workload. When the others are due
+//! depends on the answers, and so on the driver.
 
 use rand_distr::{Distribution as _, Exp1};
 use rand_pcg::Pcg64;

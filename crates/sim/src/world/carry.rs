@@ -15,7 +15,7 @@ use super::{World, node_of, replica};
 use crate::client::Fate;
 use crate::control::Control;
 use crate::fault::FaultKind;
-use crate::machine::{Job, Reach, Said};
+use crate::machine::{Job, Reach, Said, Share};
 
 impl<C: Control> World<'_, '_, C> {
     /// Hands the gateway a fact, and carries out all it orders.
@@ -77,6 +77,10 @@ impl<C: Control> World<'_, '_, C> {
             output: flight.ask.output,
             output_max: dispatch.output_max,
             served: Service::new(attained / u64::from(tenant.weight.get())),
+            share: match dispatch.over_share {
+                true => Share::Over,
+                false => Share::Within,
+            },
         };
         if flight.ask.fate == Fate::LeavesAtDispatch {
             self.agenda.plan(self.now, Happening::Leaves(id));
