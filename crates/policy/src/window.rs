@@ -378,8 +378,8 @@ impl Window {
     }
 
     /// KV blocks held: what is reserved, or what the replica last said and what it was sent since,
-    /// whichever is more. Where nothing is held here, what it said of somebody else's: its last word
-    /// on what was ours is outdated.
+    /// whichever is more. Where nothing is held here, what it said of somebody else's: its last
+    /// word on what was ours is outdated.
     pub fn occupancy(&self) -> KvBlocks {
         if self.held.sequences == 0 {
             return self.beyond;

@@ -21,7 +21,7 @@ use tollgate_policy::window::{Bounds, Knob};
 
 use crate::arrivals::Arrivals;
 use crate::chance::{Purpose, stream, unit};
-use crate::client::{Manners, Obedience, Retries};
+use crate::client::{Broken, Manners, Obedience, Retries};
 use crate::emulated::{self, Cost, PrefixCache};
 use crate::fault::{Fault, FaultKind};
 use crate::lengths::Lengths;
@@ -280,6 +280,10 @@ impl Draw {
                 obedient: match self.one_in(2) {
                     true => Obedience::Ignores,
                     false => Obedience::Waits,
+                },
+                broken: match self.one_in(2) {
+                    true => Broken::AsksAgain,
+                    false => Broken::Keeps,
                 },
             },
         }

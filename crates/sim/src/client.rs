@@ -39,6 +39,18 @@ pub struct Retries {
     /// Whether it waits as long as it is told to; else, or where it is told nothing, its pauses
     /// double.
     pub obedient: Obedience,
+    /// What it does when an answer breaks off that had begun.
+    pub broken: Broken,
+}
+
+/// What a client does when an answer breaks off that had begun.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Broken {
+    /// It keeps what it has, as the SDKs do.
+    #[default]
+    Keeps,
+    /// It asks again for all of it, as agents do.
+    AsksAgain,
 }
 
 /// Whether a client heeds `Retry-After`.
@@ -66,6 +78,7 @@ impl Default for Manners {
             retries: Retries {
                 most: 0,
                 obedient: Obedience::Waits,
+                broken: Broken::Keeps,
             },
         }
     }
@@ -182,6 +195,7 @@ mod tests {
         let obedient = Retries {
             most: 9,
             obedient: Obedience::Waits,
+            broken: Broken::Keeps,
         };
         assert_eq!(obedient.pause(0, told, &mut rng), Micros::from_secs(40));
         let other = Retries {

@@ -26,8 +26,9 @@ use tollgate_policy::window::{Bounds, Capacity, Window};
 
 use crate::control::Control;
 
-/// What every refused client is told to wait.
-const RETRY_AFTER: Micros = Micros::from_secs(30);
+/// What every refused client is told to wait: on average as long as Tollgate tells those whose
+/// retries are too many.
+const RETRY_AFTER: Micros = Micros::from_secs(45);
 
 /// The pause before a replica that died is started again.
 const RESTART: Micros = Micros::from_millis(500);
@@ -112,6 +113,9 @@ impl Plain {
     }
 
     fn arrive(&mut self, arrival: Arrival, now: Time) {
+        if !self.engines.iter().any(|engine| engine.is_up) {
+            return self.turn_away(arrival, Rejection::NoReplica, now);
+        }
         let model = &self.config.models[0];
         let tenant = self.config.tenants.tenant(arrival.tenant);
         let (limits, class) = (tenant.limits.clone(), tenant.class);
@@ -470,7 +474,9 @@ impl Control for Plain {
             Event::Stepped {
                 replica, report, ..
             }
-            | Event::Reported { replica, report } => self.engines[index(replica.get())].reported = report.kv,
+            | Event::Reported { replica, report } => {
+                self.engines[index(replica.get())].reported = report.kv
+            }
             Event::EngineEnded { id, ending, usage } => {
                 if let EngineEnding::Failed(failure) = ending {
                     self.failed(id, failure, usage);

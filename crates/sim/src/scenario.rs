@@ -27,7 +27,7 @@ use self::form::{
 pub use self::measure::{Measure, Verdict, What};
 pub use self::read::Mistake;
 use crate::chaos::{self, Profile};
-use crate::client::{Manners, Obedience, Retries};
+use crate::client::{Broken, Manners, Obedience, Retries};
 use crate::emulated::{self, Cost, PrefixCache};
 use crate::fault::{Fault, FaultKind};
 use crate::known;
@@ -307,6 +307,10 @@ fn caller(tenant: &TenantForm, name: String) -> Caller {
                 obedient: match clients.heeds_retry_after {
                     true => Obedience::Waits,
                     false => Obedience::Ignores,
+                },
+                broken: match clients.retries_broken {
+                    true => Broken::AsksAgain,
+                    false => Broken::Keeps,
                 },
             },
         },

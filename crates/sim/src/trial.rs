@@ -126,3 +126,6 @@ pub struct Count {
     /// Facts handed to gateways.
     pub facts: u64,
 }
+
+#[cfg(test)]
+mod tests;

@@ -22,4 +22,5 @@ mod hosting;
 mod lifetime;
 mod logs;
 mod memory;
+mod sim;
 mod starting;

@@ -314,6 +314,7 @@ pub(super) struct ClientsForm {
     pub(super) takes: Span,
     pub(super) retries: u32,
     pub(super) heeds_retry_after: bool,
+    pub(super) retries_broken: bool,
 }
 
 impl Default for ClientsForm {
@@ -328,6 +329,7 @@ impl Default for ClientsForm {
             takes: Span(Micros::ZERO),
             retries: 0,
             heeds_retry_after: true,
+            retries_broken: false,
         }
     }
 }

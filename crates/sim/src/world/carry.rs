@@ -12,7 +12,7 @@ use super::agenda::Happening;
 use super::flight::{Ask, Flight, Party, Place};
 use super::node::Order;
 use super::{World, node_of, replica};
-use crate::client::Fate;
+use crate::client::{Broken, Fate};
 use crate::control::Control;
 use crate::fault::FaultKind;
 use crate::machine::{Job, Reach, Said, Share};
@@ -169,7 +169,8 @@ impl<C: Control> World<'_, '_, C> {
             self.goes_on(&flight.ask);
         }
         let retries = self.setup.callers[flight.ask.tenant].manners.retries;
-        let stayed = flight.client == Party::Done && flight.first_token.is_none();
+        let asks = flight.first_token.is_none() || retries.broken == Broken::AsksAgain;
+        let stayed = flight.client == Party::Done && asks;
         let again = stayed && asks_again(record.outcome) && flight.ask.tried < retries.most;
         if !again || self.is_closed {
             self.tally.gave_up(&flight, record);
@@ -274,12 +275,7 @@ impl<C: Control> World<'_, '_, C> {
         }
     }
 
-    fn engine_ends(
-        &mut self,
-        (n, id): (usize, RequestId),
-        ending: EngineEnding,
-        usage: Usage,
-    ) {
+    fn engine_ends(&mut self, (n, id): (usize, RequestId), ending: EngineEnding, usage: Usage) {
         flight_is_back(self.flights.get_mut(id));
         self.account(n, id, usage);
         self.submit(Event::EngineEnded { id, ending, usage });

@@ -298,7 +298,11 @@ impl Oracles {
             Effect::Withdraw { id, .. } => match self.open.get(id).map(|seen| seen.stage) {
                 Some(Stage::Runs(_)) => {}
                 Some(Stage::Waits | Stage::Made) | None => {
-                    self.report(at, Oracle::EndsOnce, format!("{id} was taken back from nobody"));
+                    self.report(
+                        at,
+                        Oracle::EndsOnce,
+                        format!("{id} was taken back from nobody"),
+                    );
                 }
             },
             Effect::Drained
