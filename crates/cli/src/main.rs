@@ -8,6 +8,7 @@ mod logging;
 mod model_file;
 mod report;
 mod serve;
+mod sim;
 mod terminal;
 
 use std::ffi::OsString;
@@ -34,9 +35,10 @@ Examples:
   tollgate serve --model my-model.gguf      another model
   tollgate serve --config tollgate.yaml     models, tenants, keys and limits from a file
   tollgate check --config tollgate.yaml     every mistake in the file, with its line
-  tollgate report runs/ --out report.html   what recorded runs show, on one page
-  tollgate bench flood                      what a quiet tenant gets beside one that floods
   tollgate doctor --config tollgate.yaml    whether its engines are there and can do it
+  tollgate bench flood                      what a quiet tenant gets beside one that floods
+  tollgate sim scenarios/herd.yaml          a scenario on a virtual clock, by the same policy
+  tollgate report runs/ --out report.html   what recorded runs show, on one page
 
 Then point any OpenAI client at http://127.0.0.1:8080/v1";
 
@@ -74,6 +76,11 @@ enum Verb {
         #[command(subcommand)]
         verb: Box<bench::BenchVerb>,
     },
+    /// Try a scenario in a world of numbers: the policy that `serve` runs, on a virtual clock.
+    ///
+    /// Prints what each gateway that the scenario names comes to, and which laws it broke. The same
+    /// seed gives the same run.
+    Sim(sim::SimArgs),
     /// Look at everything that a configuration relies on, and say what is wrong and what to do.
     ///
     /// It asks the engines whether they are there, what they know and whether they stream, and looks
@@ -127,5 +134,6 @@ fn main() -> ExitCode {
         Verb::Bench { verb } => bench::bench(&verb),
         Verb::Doctor { config } => doctor::doctor(&config),
         Verb::KeepEngine { command } => keeper::keep(&command),
+        Verb::Sim(args) => sim::sim(args),
     }
 }

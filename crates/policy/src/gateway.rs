@@ -37,7 +37,7 @@ use crate::retry::RetryBudget;
 use crate::route::{self, Affinity, Router};
 use crate::shelf::{self, Loading};
 use crate::tenant::{Class, Tenant, TenantTable};
-use crate::units::{KvBytes, Micros, Service, Time, Tokens};
+use crate::units::{KvByteMicros, KvBytes, Micros, Service, Time, Tokens};
 use crate::usage::Weights;
 use crate::window::{Bounds, Window};
 
@@ -100,6 +100,11 @@ pub struct Gateway {
     /// By `ModelId`: those that are loaded when they are asked for.
     shelf: Vec<Option<shelf::Item>>,
     replicas: Vec<Replica>,
+    /// When time alone changes something about a replica. invariant: outside of `handle`, what
+    /// `alarm` says of each.
+    alarms: BTreeSet<(Time, ReplicaId)>,
+    /// Replicas that a fact has touched, whose alarms may be wrong until it has been dealt with.
+    touched: Vec<ReplicaId>,
     weights: Weights,
     /// invariant: each is in its pool's queue (queued) or its replica's window (running), and
     /// counted by its tenant.
@@ -149,6 +154,8 @@ struct Replica {
     health: Health,
     window: Window,
     steps: Steps,
+    /// Its entry among the alarms.
+    alarm: Option<Time>,
 }
 
 /// Whether a replica is there to stay.
@@ -203,6 +210,8 @@ impl Gateway {
             pools: (0..).zip(config.models).map(pool).collect(),
             shelf,
             replicas,
+            alarms: BTreeSet::new(),
+            touched: Vec::new(),
             weights: config.weights,
             requests: BTreeMap::new(),
             fences: BTreeSet::new(),
@@ -259,6 +268,7 @@ impl Gateway {
         }
         self.expire(now);
         self.tend_shelf(now);
+        self.set_alarms();
         self.report_drained();
         self.invariants();
     }
@@ -275,11 +285,7 @@ impl Gateway {
             .iter()
             .filter_map(|pool| Some(pool.queue.first_deadline()?.0));
         let fence = self.fences.first().map(|(at, _)| *at);
-        let retry = self
-            .replicas
-            .iter()
-            .filter(|replica| replica.stay == Stay::Serving)
-            .filter_map(|replica| replica.health.wakes_at());
+        let retry = self.alarms.first().map(|(at, _)| *at);
         let drain = match self.drain {
             Drain::Until { bound } => Some(bound),
             Drain::No | Drain::Stopped | Drain::Done => None,
@@ -377,6 +383,16 @@ impl Gateway {
         each.fold(Service::ZERO, |sum, one| sum + one)
     }
 
+    /// What all tenants' levels hold together for requests that have not ended; nothing once all
+    /// have.
+    pub fn reserved(&self) -> Reserved {
+        let each = self.levels.iter();
+        each.fold(Reserved::default(), |sum, levels| Reserved {
+            requests: sum.requests + levels.in_flight(),
+            kv: sum.kv + levels.kv(),
+        })
+    }
+
     /// What each tenant has had of one model, by `TenantId`.
     pub fn attained_of(&self, model: ModelId) -> Vec<Attained> {
         let queue = &self.pools[position(model.get())].queue;
@@ -428,6 +444,7 @@ impl Gateway {
     }
 
     fn replica(&mut self, id: ReplicaId) -> &mut Replica {
+        self.touched.push(id);
         &mut self.replicas[position(id.get())]
     }
 
@@ -465,6 +482,11 @@ impl Gateway {
             "a tenant counts what it has in flight"
         );
         assert_eq!(usize::try_from(running).map(|n| n + queued), Ok(in_flight));
+        for replica in &self.replicas {
+            let serving = replica.stay == Stay::Serving;
+            let wakes = replica.health.wakes_at().filter(|_| serving);
+            assert_eq!(replica.alarm, wakes, "a replica's pause ends unseen");
+        }
         assert!(self.fences.len() <= in_flight);
         let known = |id| self.requests.contains_key(id);
         assert!(self.affinities.keys().all(known), "an affinity of nobody");
@@ -481,6 +503,15 @@ fn bounds(fairness: fair::Policy, model: &Model) -> Bounds {
         },
         fair::Policy::Drr { .. } | fair::Policy::Vtc => model.window,
     }
+}
+
+/// What levels hold for requests that have not ended.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Reserved {
+    /// Requests, queued and running.
+    pub requests: u32,
+    /// KV over time.
+    pub kv: KvByteMicros,
 }
 
 /// What one tenant has had of one model.

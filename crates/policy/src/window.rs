@@ -171,7 +171,7 @@ impl Moved {
 ///
 /// KV reservations are estimates: a sequence may outgrow its own, and the engine then preempts. But
 /// a request that is alone always fits, however large its estimate, since the door turned away what
-/// the pool cannot hold.
+/// the pool cannot hold. Alone is one beside which the replica holds nothing for anybody else.
 #[derive(Clone, Copy, Debug)]
 pub struct Window {
     capacity: Capacity,
@@ -185,6 +185,9 @@ pub struct Window {
     warming: Option<u32>,
     /// KV blocks held, as the replica last said.
     reported: KvBlocks,
+    /// Those of them that were more than what was held here: somebody else's, or what sequences
+    /// hold beyond their estimates.
+    beyond: KvBlocks,
     /// KV blocks that it was sent since, less what has ended since: where no report comes any more,
     /// it does not grow.
     since: KvBlocks,
@@ -217,6 +220,7 @@ impl Window {
             warming: None,
             reported: KvBlocks::ZERO,
             since: KvBlocks::ZERO,
+            beyond: KvBlocks::ZERO,
         }
     }
 
@@ -224,6 +228,7 @@ impl Window {
     pub fn resize(&mut self, capacity: Capacity) {
         self.capacity = capacity;
         (self.reported, self.since) = (KvBlocks::ZERO, KvBlocks::ZERO);
+        self.beyond = KvBlocks::ZERO;
         self.moved = Moved::Came;
         self.warming = None;
         self.limit = match self.bounds.concurrency {
@@ -253,6 +258,7 @@ impl Window {
     /// given that many less, and one more each time that it was full and none waited.
     pub fn report(&mut self, waiting: u32, kv: KvBlocks) {
         (self.reported, self.since) = (kv, KvBlocks::ZERO);
+        self.beyond = kv - self.held.kv;
         if self.bounds.concurrency != Knob::Auto {
             return;
         }
@@ -275,7 +281,7 @@ impl Window {
         if self.held.sequences >= self.limit() {
             return Err(Blocked::Sequences);
         }
-        if self.held.sequences == 0 {
+        if self.held.sequences == 0 && self.beyond == KvBlocks::ZERO {
             return Ok(());
         }
         if self.occupancy() + ask.kv > self.ceiling(ask) {
@@ -374,8 +380,12 @@ impl Window {
     }
 
     /// KV blocks held: what is reserved, or what the replica last said and what it was sent since,
-    /// whichever is more.
+    /// whichever is more. Where nothing is held here, what it said of somebody else's: its last
+    /// word on what was ours is outdated.
     pub fn occupancy(&self) -> KvBlocks {
+        if self.held.sequences == 0 {
+            return self.beyond;
+        }
         self.held.kv.max(self.reported + self.since)
     }
 
@@ -461,6 +471,29 @@ mod tests {
 
     fn hold(window: &mut Window, class: Class, kv: u64) {
         window.hold(class, KvBlocks::new(kv), Tokens::ZERO);
+    }
+
+    #[test]
+    fn a_replica_that_others_have_filled_is_not_empty_because_we_hold_nothing_in_it() {
+        let mut window = window(Bounds::default(), 10, 100);
+        let reserved = Ask {
+            floor: 60,
+            ..ask(Class::Reserved, 5)
+        };
+        window.report(0, KvBlocks::new(97));
+        assert_eq!(window.room_for(&reserved, None), Err(Blocked::Kv));
+        window.report(0, KvBlocks::new(80));
+        assert_eq!(window.room_for(&reserved, None), Ok(()));
+    }
+
+    #[test]
+    fn what_a_replica_said_of_our_own_is_outdated_when_we_hold_nothing_any_more() {
+        let mut window = window(Bounds::default(), 10, 100);
+        hold(&mut window, Class::Standard, 90);
+        window.report(0, KvBlocks::new(90));
+        window.release(Class::Standard, KvBlocks::new(90));
+        assert_eq!(window.occupancy(), KvBlocks::ZERO);
+        assert_eq!(window.room_for(&ask(Class::Standard, 99), None), Ok(()));
     }
 
     #[test]

@@ -25,6 +25,12 @@ pub(crate) enum Purpose {
     Prefix,
     /// What follows in a session.
     Turns,
+    /// What a client does before its answer is whole.
+    Client,
+    /// How long a client waits before it asks again.
+    Retry,
+    /// What goes wrong, and when.
+    Fault,
 }
 
 impl Purpose {
@@ -38,6 +44,9 @@ impl Purpose {
             Self::Shuffle => 8,
             Self::Prefix => 6,
             Self::Turns => 7,
+            Self::Client => 8,
+            Self::Retry => 9,
+            Self::Fault => 10,
         }
     }
 }

@@ -5,6 +5,7 @@ use tollgate_policy::units::{Micros, Time};
 
 use crate::arrivals::Arrivals;
 use crate::lengths::Lengths;
+use crate::trace::TraceName;
 use crate::workload::{TenantLoad, Workload, WorkloadError};
 
 /// Eight tenants that always have something waiting, with equal prompts of 100 tokens; the first
@@ -29,6 +30,63 @@ pub fn skewed(seed: u64) -> Result<Workload, WorkloadError> {
 /// # Errors
 /// None with these parameters; the type says what a workload can be refused for.
 pub fn stand_in_27(seed: u64) -> Result<Workload, WorkloadError> {
+    lmsys(6.0, minutes(2), seed)
+}
+
+/// A stand-in for a recorded trace, `speed` times as fast, up to `until`: drawn anew from
+/// parameters that were fitted to it, for those who do not have the trace.
+///
+/// Rates and lengths are those of the trace; its bursts only where a process here has them. Azure's
+/// conversations have an autoregressive rate (correlation 0.94, spread 0.22 of the logarithm over
+/// 10 s), its code service gaps with a coefficient of variation of 13.
+///
+/// # Errors
+/// A speed out of range; the type says what else a workload can be refused for.
+pub fn stand_in(
+    name: TraceName,
+    speed: f64,
+    until: Time,
+    seed: u64,
+) -> Result<Workload, WorkloadError> {
+    if !(0.001..=1_000.0).contains(&speed) {
+        return Err(WorkloadError::Speed(speed));
+    }
+    let (arrivals, prompt, output) = match name {
+        TraceName::Lmsys27 => return lmsys(speed, until, seed),
+        TraceName::AzureConversations => (
+            Arrivals::LogAr {
+                rate: 5.53 * speed,
+                rho: 0.94,
+                sigma: 0.22,
+                bin_s: 10.0 / speed,
+            },
+            (1_020.0, 0.60),
+            (129.0, 0.66),
+        ),
+        TraceName::AzureCode => (
+            Arrivals::Gamma {
+                rate: 2.57 * speed,
+                cv: 13.2,
+            },
+            (1_469.0, 0.70),
+            (13.0, 1.27),
+        ),
+        TraceName::MooncakeConversations => {
+            let rate = 3.40 * speed;
+            (Arrivals::Poisson { rate }, (6_909.0, 1.08), (350.0, 0.50))
+        }
+    };
+    let lengths = |(median, sigma)| Lengths::Lognormal {
+        median,
+        sigma,
+        min: 1,
+        max: 130_000,
+    };
+    let load = TenantLoad::new("all", arrivals, lengths(prompt), lengths(output));
+    Workload::drawn(vec![load], until, seed)
+}
+
+fn lmsys(speed: f64, until: Time, seed: u64) -> Result<Workload, WorkloadError> {
     let tenants = FITTED_27.iter().enumerate().map(|(n, fit)| {
         let lengths = |median, sigma| Lengths::Lognormal {
             median,
@@ -39,13 +97,13 @@ pub fn stand_in_27(seed: u64) -> Result<Workload, WorkloadError> {
         TenantLoad::new(
             format!("t{n:02}"),
             Arrivals::Poisson {
-                rate: fit.rate * 6.0,
+                rate: fit.rate * speed,
             },
             lengths(fit.prompt.0, fit.prompt.1),
             lengths(fit.output.0, fit.output.1),
         )
     });
-    Workload::drawn(tenants.collect(), minutes(2), seed)
+    Workload::drawn(tenants.collect(), until, seed)
 }
 
 fn minutes(minutes: u64) -> Time {

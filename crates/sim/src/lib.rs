@@ -6,16 +6,28 @@
 
 mod arrivals;
 mod chance;
+pub mod chaos;
+pub mod client;
+pub mod control;
 pub mod emulated;
 pub mod fairness;
+pub mod fault;
 pub mod known;
 mod lengths;
+pub mod machine;
+pub mod plain;
 pub mod realism;
-pub mod rungs;
+pub mod report;
 pub mod routing;
+pub mod rungs;
+pub mod scenario;
+pub mod setup;
 pub mod stats;
+pub mod tally;
 pub mod trace;
+pub mod trial;
 pub mod workload;
+pub mod world;
 
 pub use arrivals::{Arrivals, ArrivalsError};
 pub use lengths::{Lengths, LengthsError};

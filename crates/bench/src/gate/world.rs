@@ -167,7 +167,14 @@ impl World {
                     }
                 }
                 Effect::Cancel { id, .. } => self.ask(emulated::Event::Cancelled(id)),
-                Effect::Start { .. } | Effect::Record(_) | Effect::Drained => {}
+                // The one engine here is always there and never fails.
+                Effect::Start { .. }
+                | Effect::Stop { .. }
+                | Effect::Failed { .. }
+                | Effect::Withdraw { .. }
+                | Effect::Retired { .. }
+                | Effect::Record(_)
+                | Effect::Drained => {}
             }
         }
     }
@@ -336,6 +343,8 @@ fn gateway(names: &[String], config: &emulated::Config) -> Gateway {
             kv_per_token: KvBytes::new(1),
             target: Target::default(),
             window: Bounds::default(),
+            routing: tollgate_policy::route::Policy::default(),
+            loading: None,
         }],
         replicas: vec![ReplicaConfig {
             model: MODEL,

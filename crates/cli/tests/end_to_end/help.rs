@@ -36,6 +36,11 @@ fn help_of_check_says_its_exit_codes() {
 }
 
 #[test]
+fn help_of_sim_says_its_exit_codes() {
+    assert_snapshot!(printed(&["sim", "--help"]));
+}
+
+#[test]
 fn the_version_is_one_line() {
     let version = env!("CARGO_PKG_VERSION");
     assert_eq!(printed(&["--version"]), format!("tollgate {version}\n"));

@@ -23,4 +23,5 @@ mod lifetime;
 mod logs;
 mod memory;
 mod report;
+mod sim;
 mod starting;

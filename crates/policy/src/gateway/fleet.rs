@@ -30,6 +30,7 @@ impl Replica {
             health: Health::starting(),
             window: Window::new(bounds),
             steps: Steps::default(),
+            alarm: None,
         }
     }
 }
@@ -73,10 +74,14 @@ impl Gateway {
         let pool = &self.pools[position(config.model.get())];
         let replica = Replica::starting(config, bounds(pool.queue.policy(), &pool.model));
         match self.replicas.get_mut(position(id.get())) {
-            Some(place) if place.stay == Stay::Retired => *place = replica,
+            Some(place) if place.stay == Stay::Retired => {
+                let alarm = place.alarm;
+                *place = Replica { alarm, ..replica };
+            }
             Some(_) => unreachable!("{id:?} is taken"),
             None => self.replicas.push(replica),
         }
+        self.touched.push(id);
         self.effects.push_back(Effect::Start { replica: id });
     }
 
@@ -129,6 +134,7 @@ impl Gateway {
             let mine = mine.filter(|(one, _)| position(one.model.get()) == at);
             for (one, n) in mine.filter(|(one, _)| one.stay == Stay::Serving) {
                 let replica = ReplicaId::new(n);
+                self.touched.push(replica);
                 self.effects.push_back(match step {
                     Step::Load(_) => Effect::Start { replica },
                     Step::Unload(_) => {
@@ -158,11 +164,13 @@ impl Gateway {
 
     /// Tries those whose pause is over.
     pub(super) fn wake_replicas(&mut self, now: Time) {
-        for id in self.ids() {
-            let replica = self.replica(id);
-            if replica.stay != Stay::Serving {
-                continue;
+        while let Some(&(at, id)) = self.alarms.first() {
+            if at > now {
+                return;
             }
+            self.alarms.pop_first();
+            let replica = self.replica(id);
+            replica.alarm = None;
             if replica.health.retry_at().is_some_and(|at| at <= now) {
                 replica.health.retried();
                 self.effects.push_back(Effect::Start { replica: id });
@@ -171,6 +179,27 @@ impl Gateway {
                 self.fill(model, now);
             }
         }
+    }
+
+    /// Brings the alarms up to date for the replicas that were touched: with many replicas, to look
+    /// at each of them after every token would cost more than all else.
+    pub(super) fn set_alarms(&mut self) {
+        let mut touched = std::mem::take(&mut self.touched);
+        for id in touched.drain(..) {
+            let replica = &mut self.replicas[position(id.get())];
+            let serving = replica.stay == Stay::Serving;
+            let wanted = replica.health.wakes_at().filter(|_| serving);
+            if replica.alarm == wanted {
+                continue;
+            }
+            if let Some(old) = replica.alarm {
+                self.alarms.remove(&(old, id));
+            }
+            self.alarms.extend(wanted.map(|at| (at, id)));
+            replica.alarm = wanted;
+        }
+        // For its memory alone.
+        self.touched = touched;
     }
 
     /// What the end of a request tells of its replica's health.
@@ -316,11 +345,6 @@ impl Gateway {
         } else {
             Company::Alone
         }
-    }
-
-    fn ids(&self) -> impl Iterator<Item = ReplicaId> + use<> {
-        let count = u32::try_from(self.replicas.len()).unwrap_or(u32::MAX);
-        (0..count).map(ReplicaId::new)
     }
 }
 

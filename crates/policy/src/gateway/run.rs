@@ -277,6 +277,8 @@ impl Gateway {
             return;
         }
         let (moving, blank) = (running.moving, usage.output == Tokens::ZERO);
+        // Said first: what its replica has let go of is not taken back from it.
+        running.engine = Some((ending, usage));
         self.note_ending(id, ending, now);
         if blank && self.goes_elsewhere(id, ending) {
             self.fail_over(id, ending, now);

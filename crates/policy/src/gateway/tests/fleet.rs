@@ -108,6 +108,16 @@ fn withdrawn(effects: &[Effect]) -> Vec<u64> {
 }
 
 #[test]
+fn a_request_is_not_taken_back_from_the_replica_that_let_go_of_it() {
+    let mut rig = pool(2);
+    let first = sent(&rig.arrive_as(1, 0));
+    let effects = rig.fails(1, Failure::Unreachable);
+    assert_eq!(withdrawn(&effects), []);
+    let other = 1 - first[0].1;
+    assert_eq!(sent(&effects), [(1, other)]);
+}
+
+#[test]
 fn a_request_that_broke_before_its_first_token_goes_to_another_replica() {
     let mut rig = pool(2);
     let [(1, first)] = sent(&rig.arrive(1))[..] else {

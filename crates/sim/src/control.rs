@@ -1,0 +1,47 @@
+//! What a simulation drives: the real policy, or a plain one to compare it with.
+
+use tollgate_policy::gateway::{Effect, Event, Gateway, Gauges, Reserved};
+use tollgate_policy::ids::TenantId;
+use tollgate_policy::units::{Service, Time};
+
+/// A gateway's decisions: facts in, orders out, as [`Gateway`] has them.
+pub trait Control {
+    /// Takes in a fact.
+    fn handle(&mut self, event: Event, now: Time);
+    /// The next order to carry out.
+    fn poll_effect(&mut self) -> Option<Effect>;
+    /// When to hand in [`Event::Wake`] if nothing else comes sooner.
+    fn next_wake(&self) -> Option<Time>;
+    /// What is where.
+    fn gauges(&self) -> Gauges;
+    /// What the tenants' levels hold for what is in flight.
+    fn reserved(&self) -> Reserved;
+    /// Service a tenant has had, before division by its weight.
+    fn attained(&self, tenant: TenantId) -> Service;
+}
+
+impl Control for Gateway {
+    fn handle(&mut self, event: Event, now: Time) {
+        Self::handle(self, event, now);
+    }
+
+    fn poll_effect(&mut self) -> Option<Effect> {
+        Self::poll_effect(self)
+    }
+
+    fn next_wake(&self) -> Option<Time> {
+        Self::next_wake(self)
+    }
+
+    fn gauges(&self) -> Gauges {
+        Self::gauges(self)
+    }
+
+    fn reserved(&self) -> Reserved {
+        Self::reserved(self)
+    }
+
+    fn attained(&self, tenant: TenantId) -> Service {
+        Self::attained(self, tenant)
+    }
+}

@@ -1,0 +1,470 @@
+//! Scenarios: worlds written down in YAML, with what must come of them.
+//!
+//! A file names a fleet, tenants and their clients, faults, and measures with a bound; or a profile
+//! of worlds drawn at random. A mistake is told with its path, line and column. Nothing runs here.
+
+mod form;
+mod measure;
+mod read;
+
+use std::num::{NonZeroU32, NonZeroU64};
+
+use tollgate_policy::batch::{Order, Scheduler};
+use tollgate_policy::bucket::Rate;
+use tollgate_policy::engine::{self, CacheConfig, Reservation};
+use tollgate_policy::fair::Policy;
+use tollgate_policy::gateway::Model;
+use tollgate_policy::pace::Target;
+use tollgate_policy::route;
+use tollgate_policy::tenant::{Allowed, Limits, Tenant};
+use tollgate_policy::units::{KvBlocks, KvByteMicros, KvBytes, Micros, Service, Time, Tokens};
+use tollgate_policy::window::Bounds;
+
+use self::form::{
+    ChaosForm, EngineForm, FairnessForm, FaultForm, Form, LimitsForm, ModelForm, ReplicaForm,
+    SaysForm, TenantForm,
+};
+pub use self::measure::{Measure, Verdict, What};
+pub use self::read::Mistake;
+use crate::chaos::{self, Profile};
+use crate::client::{Broken, Manners, Obedience, Retries};
+use crate::emulated::{self, Cost, PrefixCache};
+use crate::fault::{Fault, FaultKind};
+use crate::known;
+use crate::machine::{ImitatedConfig, MachineConfig, PlannedConfig, Sharing};
+use crate::setup::{Caller, Checks, Others, ReplicaSetup, Says, Setup, Texts};
+use crate::trace::{Trace, TraceName};
+use crate::workload::{TenantLoad, Workload, WorkloadError};
+
+/// A world written down, and what must come of it.
+#[derive(Clone, Debug)]
+pub struct Scenario {
+    /// What it shows, in a line.
+    pub title: String,
+    /// What goes on in it.
+    pub about: String,
+    /// Which gateways are tried in it, the first of them first.
+    pub contenders: Vec<Contender>,
+    /// What must come of it.
+    pub measures: Vec<Measure>,
+    kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+enum Kind {
+    World(Box<Form>),
+    Chaos { profile: Profile, size: f64 },
+}
+
+/// A gateway to try.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Contender {
+    /// Tollgate, by the scenario's fairness.
+    Tollgate,
+    /// Tollgate, first in, first out.
+    Fifo,
+    /// A plain gateway, in front of engines that it tells of no tenants.
+    Plain,
+}
+
+impl Contender {
+    /// The name in a table.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Tollgate => "tollgate",
+            Self::Fifo => "fifo",
+            Self::Plain => "plain",
+        }
+    }
+}
+
+/// A recorded trace to replay in place of what the scenario draws.
+#[derive(Clone, Copy, Debug)]
+pub struct Replay<'t> {
+    /// Which.
+    pub name: TraceName,
+    /// The trace, where it is at hand; a stand-in that was fitted to it takes its place.
+    pub trace: Option<&'t Trace>,
+}
+
+impl Scenario {
+    /// Reads a scenario.
+    ///
+    /// # Errors
+    /// The first mistake in it.
+    pub fn parse(text: &str) -> Result<Self, Mistake> {
+        let form = read::form(text)?;
+        let contenders = match form.compare.is_empty() {
+            true => vec![Contender::Tollgate],
+            false => form.compare.iter().map(|one| (*one).into()).collect(),
+        };
+        let measures = measure::all(&form, text)?;
+        let kind = match form.chaos {
+            Some(chaos) => Kind::Chaos {
+                profile: chaos.profile.into(),
+                size: chaos.size,
+            },
+            None => Kind::World(Box::new(form.clone())),
+        };
+        let scenario = Self {
+            title: form.title.clone(),
+            about: form.about.clone(),
+            contenders,
+            measures,
+            kind,
+        };
+        scenario.check(&form, text)?;
+        Ok(scenario)
+    }
+
+    /// The trace that it names itself.
+    pub fn replays(&self) -> Option<TraceName> {
+        match &self.kind {
+            Kind::World(form) => form.replay.as_ref().map(|replay| replay.trace.0),
+            Kind::Chaos { .. } => None,
+        }
+    }
+
+    /// The world of this seed, for this gateway.
+    ///
+    /// # Errors
+    /// A workload that cannot be drawn.
+    pub fn setup(
+        &self,
+        seed: u64,
+        contender: Contender,
+        replay: Option<Replay<'_>>,
+    ) -> Result<Setup, WorkloadError> {
+        let setup = match &self.kind {
+            Kind::Chaos { profile, size } => chaos::world(*profile, seed, *size)?,
+            Kind::World(form) => world(form, seed, replay)?,
+        };
+        Ok(match contender {
+            Contender::Tollgate => setup,
+            Contender::Fifo => Setup {
+                fairness: Policy::Fifo,
+                ..setup
+            },
+            Contender::Plain => untold(setup),
+        })
+    }
+
+    fn check(&self, form: &Form, text: &str) -> Result<(), Mistake> {
+        if form.chaos.is_some() {
+            return Ok(());
+        }
+        let missing = |key: &str, what: &str| Err(Mistake::at_start(key, what));
+        if form.fleet.is_empty() {
+            return missing("fleet", "is missing; list the replicas");
+        }
+        if form.tenants.is_empty() {
+            return missing("tenants", "is missing; list who asks");
+        }
+        if form.duration.0 == Micros::ZERO {
+            return missing("duration", "is missing; use a time like 60s");
+        }
+        let replicas: usize = form.fleet.iter().map(|one| one.count).sum();
+        for (n, fault) in form.faults.iter().enumerate() {
+            if fault.replica.is_some_and(|replica| replica >= replicas) {
+                let what = format!("names a replica of {replicas}; they count from 0");
+                return Err(read::located(text, "faults", n, what));
+            }
+        }
+        for (n, replica) in form.fleet.iter().enumerate() {
+            let context = form.model.context;
+            if let Err(what) = fits(replica, context) {
+                return Err(read::located(text, "fleet", n, what));
+            }
+        }
+        match self.setup(1, Contender::Tollgate, None) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let named = |tenant: &TenantForm| error.to_string().contains(&tenant.name);
+                let n = form.tenants.iter().position(named).unwrap_or(0);
+                Err(read::located(text, "tenants", n, error.to_string()))
+            }
+        }
+    }
+}
+
+/// Engines that are told of no tenants share what they keep between all.
+fn untold(mut setup: Setup) -> Setup {
+    for replica in &mut setup.fleet {
+        match &mut replica.machine {
+            MachineConfig::Emulated(config) => config.sharing = Sharing::All,
+            MachineConfig::Planned(config) => config.sharing = Sharing::All,
+        }
+    }
+    setup
+}
+
+fn fits(replica: &ReplicaForm, context: u64) -> Result<(), String> {
+    match machine(replica, context) {
+        MachineConfig::Emulated(config) => config.engine.check().map_err(|error| error.to_string()),
+        MachineConfig::Planned(config) => engine::Engine::new(config.engine)
+            .map(|_| ())
+            .map_err(|error| error.to_string()),
+    }
+}
+
+fn world(form: &Form, seed: u64, replay: Option<Replay<'_>>) -> Result<Setup, WorkloadError> {
+    let until = Time::START + form.duration.0;
+    let own = form.replay.as_ref();
+    let name = replay
+        .map(|replay| replay.name)
+        .or_else(|| own.map(|own| own.trace.0));
+    let speed = own.map_or(1.0, |own| own.speed);
+    let (workload, callers) = match name {
+        None => drawn(form, seed, until)?,
+        Some(name) => {
+            let trace = replay.and_then(|replay| replay.trace);
+            let workload = match trace {
+                Some(trace) => Workload::replayed(trace, speed, until, seed)?,
+                None => known::stand_in(name, speed, until, seed)?,
+            };
+            let callers = workload.tenants().iter().map(|name| named(form, name));
+            let callers = callers.collect();
+            (workload, callers)
+        }
+    };
+    let replicas = form.fleet.iter().flat_map(|replica| {
+        let setup = replica_setup(replica, form.model.context);
+        std::iter::repeat_n(setup, replica.count)
+    });
+    let mut faults: Vec<Fault> = form.faults.iter().map(fault).collect();
+    faults.sort_by_key(|fault| fault.at);
+    Ok(Setup {
+        seed,
+        workload,
+        callers,
+        fleet: replicas.collect(),
+        model: model(&form.model),
+        fairness: match form.fairness {
+            FairnessForm::Vtc => Policy::Vtc,
+            FairnessForm::Drr => Policy::Drr {
+                quantum: Service::new(1_024),
+            },
+            FairnessForm::Fifo => Policy::Fifo,
+        },
+        faults,
+        warmup: Time::START + form.warmup.0,
+        drain: form.drain.0,
+        checks: match form.large {
+            true => Checks::PerRequest,
+            false => Checks::All,
+        },
+    })
+}
+
+fn drawn(form: &Form, seed: u64, until: Time) -> Result<(Workload, Vec<Caller>), WorkloadError> {
+    let (mut loads, mut callers) = (Vec::new(), Vec::new());
+    for tenant in &form.tenants {
+        for n in 0..tenant.count {
+            let name = match tenant.count {
+                1 => tenant.name.clone(),
+                _ => format!("{}-{n}", tenant.name),
+            };
+            loads.push(TenantLoad {
+                shared: tenant.shared.clone(),
+                session: tenant.session,
+                ..TenantLoad::new(name.clone(), tenant.arrivals, tenant.prompt, tenant.output)
+            });
+            callers.push(caller(tenant, name));
+        }
+    }
+    Ok((Workload::drawn(loads, until, seed)?, callers))
+}
+
+/// A tenant of a trace: as the scenario has it, or as the first one there.
+fn named(form: &Form, name: &str) -> Caller {
+    let of_name = form.tenants.iter().find(|tenant| tenant.name == name);
+    let template = of_name.unwrap_or(&form.tenants[0]);
+    caller(template, name.to_owned())
+}
+
+fn caller(tenant: &TenantForm, name: String) -> Caller {
+    let clients = &tenant.clients;
+    Caller {
+        tenant: Tenant {
+            name,
+            class: tenant.class.into(),
+            weight: tenant.weight,
+            models: Allowed::All,
+            limits: limits(&tenant.limits),
+            floor: tenant.floor_percent,
+        },
+        manners: Manners {
+            impatient: clients.impatient,
+            patience: clients.patience.0,
+            leaves_at_dispatch: clients.leaves_at_dispatch,
+            leaves_mid_stream: clients.leaves_mid_stream,
+            leaves_at_end: clients.leaves_at_end,
+            panics: 0.0,
+            stops_reading: clients.stops_reading,
+            takes: clients.takes.0,
+            retries: Retries {
+                most: clients.retries,
+                obedient: match clients.heeds_retry_after {
+                    true => Obedience::Waits,
+                    false => Obedience::Ignores,
+                },
+                broken: match clients.retries_broken {
+                    true => Broken::AsksAgain,
+                    false => Broken::Keeps,
+                },
+            },
+        },
+        texts: tenant.texts.as_ref().map(|texts| Texts {
+            family: texts.family.clone(),
+            tokens: Tokens::new(texts.tokens),
+        }),
+        says: match tenant.says {
+            SaysForm::Nothing => Says::Nothing,
+            SaysForm::Truth => Says::Truth,
+            SaysForm::AtMost(tokens) => Says::AtMost(Tokens::new(tokens)),
+        },
+    }
+}
+
+fn limits(form: &LimitsForm) -> Limits {
+    let rate = |per_minute: NonZeroU64| Rate {
+        per_minute,
+        burst: per_minute,
+    };
+    Limits {
+        requests: form.rpm.map(rate),
+        tokens: form.tpm.map(rate),
+        kv: form.kv_gib_seconds.map(KvByteMicros::from_gib_secs),
+        concurrency: form.concurrency,
+        max_context: None,
+        max_output: form.max_output.map(Tokens::new),
+    }
+}
+
+fn model(form: &ModelForm) -> Model {
+    Model {
+        context: Tokens::new(form.context),
+        queue_max: form.queue,
+        max_wait: form.max_wait.map(|wait| wait.0),
+        max_stream: form.max_stream.0,
+        kv_per_token: KvBytes::new(form.kv_bytes_per_token),
+        target: Target { tpot: form.tpot.0 },
+        // Only engines in the gateway's own process keep prompts to a pace.
+        window: Bounds::default(),
+        routing: route::Policy::PowerOfTwo,
+        loading: None,
+    }
+}
+
+fn replica_setup(form: &ReplicaForm, context: u64) -> ReplicaSetup {
+    ReplicaSetup {
+        machine: machine(form, context),
+        only: form.only.map(Into::into),
+        report_every: form.report_every.0,
+        starts_in: form.starts_in.0,
+        others: form.others.as_ref().map(|others| Others {
+            every: others.every.0.max(Micros::from_millis(1)),
+            prompt: Tokens::new(others.prompt),
+            output: Tokens::new(others.output),
+        }),
+    }
+}
+
+fn machine(form: &ReplicaForm, context: u64) -> MachineConfig {
+    let cost = Cost {
+        step: form.step.0,
+        per_sequence: form.per_sequence.0,
+        prefill_tokens_per_second: form.prefill_per_second,
+    };
+    let (slots, chunk) = (form.slots, Tokens::new(form.chunk));
+    match form.engine {
+        EngineForm::Emulated => MachineConfig::Emulated(ImitatedConfig {
+            engine: emulated::Config {
+                slots,
+                cost,
+                chunk,
+                kv: Tokens::new(form.kv_tokens),
+                context: Tokens::new(context),
+                waiting_max: 1_000_000,
+                prefix_cache: match form.cache {
+                    true => PrefixCache::On,
+                    false => PrefixCache::Off,
+                },
+            },
+            sharing: Sharing::Tenant,
+        }),
+        EngineForm::Embedded => MachineConfig::Planned(PlannedConfig {
+            engine: engine::Config {
+                sequences: slots.get(),
+                blocks: u32::try_from(form.kv_tokens / KvBlocks::SLOTS.get()).unwrap_or(u32::MAX),
+                step_tokens: Tokens::new(u64::from(slots.get())) + chunk,
+                chunk,
+                paced: true,
+                order: Order::DecodeFirst,
+                scheduler: Scheduler::Continuous,
+                reservation: Reservation::Paged,
+                context: Tokens::new(context),
+                waiting_max: 1_000_000,
+                cache: match form.cache {
+                    true => CacheConfig {
+                        prefixes: PREFIXES,
+                        tenant_blocks: KvBlocks::new(form.kv_tokens / KvBlocks::SLOTS.get()),
+                    },
+                    false => CacheConfig::OFF,
+                },
+            },
+            cost,
+            sharing: Sharing::Tenant,
+        }),
+    }
+}
+
+/// Prefixes that an embedded engine keeps where its cache is on.
+const PREFIXES: u32 = 256;
+
+fn fault(form: &FaultForm) -> Fault {
+    let replica = form.replica.unwrap_or(0);
+    let lasting = form.lasting.map_or(Micros::from_secs(10), |span| span.0);
+    let kind = match form.kind {
+        form::FaultKindForm::Crash => FaultKind::Crash {
+            replica,
+            starts_in_vain: form.starts_in_vain,
+        },
+        form::FaultKindForm::Slow => FaultKind::Slow {
+            replica,
+            per_mille: (form.times * 1_000.0) as u64,
+            lasting,
+        },
+        form::FaultKindForm::Stuck => FaultKind::Stuck { replica, lasting },
+        form::FaultKindForm::Stale => FaultKind::Stale {
+            replica,
+            every: form.every.map_or(Micros::from_secs(10), |span| span.0),
+            lasting,
+        },
+        form::FaultKindForm::Cut => FaultKind::Cut { replica, lasting },
+        form::FaultKindForm::ClockAhead => FaultKind::ClockAhead(lasting),
+        form::FaultKindForm::ClockBack => FaultKind::ClockBack(lasting),
+        form::FaultKindForm::Exodus => FaultKind::Exodus {
+            percent: form.percent,
+        },
+    };
+    Fault {
+        at: Time::START + form.at.0,
+        kind,
+    }
+}
+
+impl ChaosForm {
+    /// The largest world, in times of the ordinary one.
+    const SIZE_MAX: f64 = 10_000.0;
+
+    fn is_sized(&self) -> bool {
+        self.size > 0.0 && self.size <= Self::SIZE_MAX
+    }
+}
+
+/// The least share that anything has.
+const ONE: NonZeroU32 = NonZeroU32::MIN;
+
+#[cfg(test)]
+mod tests;
