@@ -23,14 +23,8 @@ fn text(address: &str, models: &[ModelFacts], config: &Config, open: bool) -> St
         env!("CARGO_PKG_VERSION")
     );
     for model in models {
-        let gib = mib(model.kv_bytes);
-        // Writing to a string does not fail.
-        let _ = writeln!(
-            out,
-            "  model    {} ({})\n           context {} tokens a request; KV pool {} tokens, {gib} \
-             MiB; up to {} at once",
-            model.name, model.description, model.context, model.kv_tokens, model.sequences
-        );
+        let _ = writeln!(out, "  model    {} ({})", model.name, model.description);
+        let _ = writeln!(out, "           {}", bounds(model));
     }
     let _ = writeln!(out, "  callers  {}", callers(config, open));
     let _ = writeln!(
@@ -45,6 +39,19 @@ fn text(address: &str, models: &[ModelFacts], config: &Config, open: bool) -> St
     }
     out.push_str("\nCtrl-C ends it, once running answers have finished.");
     out
+}
+
+/// What a model can take, as far as it is known here.
+fn bounds(model: &ModelFacts) -> String {
+    let context = match model.context {
+        Some(context) => format!("context {context} tokens a request; "),
+        None => String::new(),
+    };
+    let pool = match (model.kv_tokens, model.kv_bytes) {
+        (Some(tokens), Some(bytes)) => format!("KV pool {tokens} tokens, {} MiB; ", mib(bytes)),
+        _ => format!("{} replicas; ", model.replicas),
+    };
+    format!("{context}{pool}up to {} at once", model.sequences)
 }
 
 fn callers(config: &Config, open: bool) -> String {

@@ -46,7 +46,10 @@ impl Answering {
                 self.ending = Some(ending);
                 true
             }
-            (Some(EngineEnding::Cancelled | EngineEnding::Failed(_)), _) => false,
+            (
+                Some(EngineEnding::Cancelled | EngineEnding::Refused(_) | EngineEnding::Failed(_)),
+                _,
+            ) => false,
         }
     }
 }

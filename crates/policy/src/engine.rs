@@ -438,7 +438,7 @@ impl Engine {
             match ending {
                 EngineEnding::Finished(_) | EngineEnding::Cancelled => self.remember(index),
                 // What a sequence computed that failed is worth nothing to others.
-                EngineEnding::Failed(_) => {}
+                EngineEnding::Refused(_) | EngineEnding::Failed(_) => {}
             }
             let sequence = self.running.remove(index);
             self.filling = false;

@@ -218,6 +218,9 @@ impl Gateway {
             } => {
                 self.stepped(replica, &served, report, now);
             }
+            Event::Streamed(served) => self.streamed(served, now),
+            Event::Reported { replica, report } => self.reported(replica, report, now),
+            Event::Reckoned { id } => self.reckoned(id),
             Event::EngineEnded { id, ending, usage } => self.engine_ended(id, ending, usage, now),
             Event::ClientEnded { id, ending } => self.client_ended(id, ending, now),
             Event::ReplicaUp { replica, capacity } => self.replica_up(replica, capacity, now),

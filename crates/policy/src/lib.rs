@@ -9,6 +9,7 @@
 pub mod admission;
 pub mod batch;
 pub mod bucket;
+pub mod density;
 pub mod engine;
 pub mod fair;
 pub mod gateway;

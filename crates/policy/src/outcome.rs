@@ -12,6 +12,10 @@ pub enum FinishReason {
     Stop,
     /// The output limit or the context was reached.
     Length,
+    /// The model called tools.
+    ToolCalls,
+    /// Whatever else an engine says, such as `content_filter`.
+    Other,
 }
 
 impl FinishReason {
@@ -20,6 +24,8 @@ impl FinishReason {
         match self {
             Self::Stop => "stop",
             Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
+            Self::Other => "other",
         }
     }
 }
@@ -31,6 +37,8 @@ pub enum EngineEnding {
     Finished(FinishReason),
     /// It was told to stop.
     Cancelled,
+    /// It did not take the request, with this HTTP status of 4xx: its caller can mend that.
+    Refused(u16),
     /// It could not go on.
     Failed(Failure),
 }
@@ -42,6 +50,16 @@ pub enum Failure {
     Sequence,
     /// The engine as a whole, and with it every request it had.
     Engine,
+    /// There was no connection to be had to it.
+    Unreachable,
+    /// It sent nothing for longer than it may.
+    Silent,
+    /// It has no room: no fault of its own.
+    Busy,
+    /// What it sent is no answer.
+    BadAnswer,
+    /// It broke off in the middle of an answer.
+    BrokeOff,
 }
 
 /// The one way a request ended.
@@ -57,6 +75,8 @@ pub enum Outcome {
     Evicted(Eviction),
     /// Its replica failed it.
     ReplicaFailed(Failure),
+    /// Its replica refused it, with this HTTP status of 4xx.
+    ReplicaRefused(u16),
     /// Stopped by a bound on time.
     Fenced(Fence),
     /// A fault of ours: the handler of the request panicked.
@@ -202,6 +222,19 @@ impl Outcome {
             Self::Evicted(eviction) => eviction.row(),
             Self::ReplicaFailed(Failure::Sequence) => ended(502, "replica_failed_request"),
             Self::ReplicaFailed(Failure::Engine) => ended(502, "replica_failed"),
+            Self::ReplicaFailed(Failure::Unreachable) => ended(502, "replica_unreachable"),
+            Self::ReplicaFailed(Failure::Silent) => ended(504, "replica_silent"),
+            Self::ReplicaFailed(Failure::Busy) => Row {
+                ledger: LedgerEffect::Charge,
+                ..unavailable("replica_busy")
+            },
+            Self::ReplicaFailed(Failure::BadAnswer) => ended(502, "replica_bad_answer"),
+            Self::ReplicaFailed(Failure::BrokeOff) => ended(502, "replica_broke_off"),
+            Self::ReplicaRefused(status) => Row {
+                kind: "invalid_request_error",
+                level: Level::Info,
+                ..ended(status, "replica_refused")
+            },
             Self::Fenced(Fence::MaxStream) => Row {
                 level: Level::Warn,
                 ..ended(504, "max_stream")

@@ -10,7 +10,7 @@ use crate::outcome::{EngineEnding, Outcome, Phase};
 use crate::quota::Reservation;
 use crate::tenant::Class;
 use crate::units::{KvBlocks, Time, Tokens};
-use crate::usage::Usage;
+use crate::usage::{Counted, Usage};
 
 /// A request, as it asks to be let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -85,6 +85,8 @@ pub(crate) struct Running {
     pub(crate) engine: Option<(EngineEnding, Usage)>,
     /// The client's last word.
     pub(crate) client: Option<ClientEnding>,
+    /// Who counted what it used.
+    pub(crate) counted: Counted,
 }
 
 impl Running {
@@ -104,6 +106,7 @@ impl Running {
             stopped: None,
             engine: None,
             client: None,
+            counted: Counted::Exactly,
         }
     }
 
@@ -130,6 +133,7 @@ impl Running {
                 Outcome::Completed(reason)
             }
             (None, EngineEnding::Failed(failure), _) => Outcome::ReplicaFailed(failure),
+            (None, EngineEnding::Refused(status), _) => Outcome::ReplicaRefused(status),
             (None, _, ClientEnding::Panicked) => Outcome::Bug,
             (None, EngineEnding::Cancelled, _)
             | (None, EngineEnding::Finished(_), ClientEnding::Gone) => {

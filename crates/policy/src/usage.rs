@@ -30,6 +30,16 @@ impl Usage {
     }
 }
 
+/// Where a usage comes from.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Counted {
+    /// The engine counted.
+    #[default]
+    Exactly,
+    /// Reckoned from the text, since the engine told none.
+    Roughly,
+}
+
 /// What a token of service counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Weights {

@@ -16,9 +16,10 @@ use tollgate_wire::{Answer, Choice, ChunkWriter, Stamp, StreamUsage};
 use crate::app::{App, ServedModel, Visit};
 use crate::held::{Held, HeldBody};
 use crate::inflight::{InFlight, Letter};
-use crate::prepare::{Endpoint, Order};
+use crate::prepare::{Endpoint, Order, Work};
 use crate::refuse;
 use crate::stream::{Gaps, Keepalive, Opening, Shown, StreamBody};
+use crate::upstream::relay::relay;
 
 /// What every form of an answer needs.
 struct Context<'a> {
@@ -40,13 +41,16 @@ struct Facts {
 
 /// Hands in an order, and answers with what becomes of it.
 pub(crate) async fn answer(app: &Arc<App>, visit: &Visit, order: Order) -> Response {
-    let Order {
-        arrival,
-        draft,
-        endpoint,
-        delivery,
-        model_name,
-    } = order;
+    let Order { arrival, work } = order;
+    let (draft, endpoint, delivery, model_name) = match work {
+        Work::Engine(order) => (
+            order.draft,
+            order.endpoint,
+            order.delivery,
+            order.model_name,
+        ),
+        Work::Replicas(passage) => return relay(app, visit, arrival, *passage).await,
+    };
     let class = app
         .desk
         .with_tenant(arrival.tenant, |tenant| tenant.class.label());
@@ -218,12 +222,15 @@ impl Context<'_> {
     /// The error for a letter that ends a request before its first byte.
     fn refusal(&self, flight: InFlight, letter: Option<Letter>) -> Response {
         let response = match letter {
-            Some(Letter::Refused(refusal)) => refuse::refused(&refusal, self.order.endpoint),
+            Some(Letter::Refused(refusal)) => refuse::refused(&refusal, self.order.endpoint.kind()),
             Some(Letter::Stopped(outcome)) => refuse::ended(outcome),
             Some(Letter::Ended(EngineEnding::Failed(failure), _)) => {
                 refuse::ended(Outcome::ReplicaFailed(failure))
             }
-            Some(Letter::Ended(EngineEnding::Cancelled | EngineEnding::Finished(_), _))
+            Some(Letter::Ended(
+                EngineEnding::Cancelled | EngineEnding::Refused(_) | EngineEnding::Finished(_),
+                _,
+            ))
             | Some(Letter::Dispatched(_) | Letter::Delta(_) | Letter::Finished(..))
             | None => refuse::bug(),
         };
@@ -238,6 +245,9 @@ pub(crate) fn finish_reason(
     match finish {
         tollgate_policy::outcome::FinishReason::Stop => tollgate_wire::FinishReason::Stop,
         tollgate_policy::outcome::FinishReason::Length => tollgate_wire::FinishReason::Length,
+        // Engines in this process end for no other reason.
+        tollgate_policy::outcome::FinishReason::ToolCalls
+        | tollgate_policy::outcome::FinishReason::Other => tollgate_wire::FinishReason::Stop,
     }
 }
 
@@ -261,7 +271,7 @@ pub(crate) fn wire_logprob(logprob: tollgate_engine::Logprob) -> tollgate_wire::
 }
 
 /// Who serves it, how long it waited, and what its tenant has left.
-fn dispatch_headers(dispatch: Option<&Dispatch>, response: &mut Response) {
+pub(crate) fn dispatch_headers(dispatch: Option<&Dispatch>, response: &mut Response) {
     let Some(dispatch) = dispatch else { return };
     let headers = response.headers_mut();
     headers.insert(

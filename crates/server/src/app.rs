@@ -12,7 +12,7 @@ use tollgate_policy::gateway::Event;
 use tollgate_policy::ids::{ModelId, RequestId, TenantId};
 use tollgate_policy::outcome::{Outcome, Rejection};
 use tollgate_policy::units::{Micros, Time, Tokens};
-use tollgate_wire::BadRequest;
+use tollgate_wire::{BadRequest, RelayKind};
 
 use crate::answer;
 use crate::config::{Config, KeyHash, MetricsReaders};
@@ -20,9 +20,10 @@ use crate::desk::Desk;
 use crate::guarded::guarded;
 use crate::identity::Identity;
 use crate::line::Line;
-use crate::prepare::{self, Endpoint};
+use crate::prepare;
 use crate::refuse;
 use crate::repeats::Repeats;
+use crate::upstream::RemoteModel;
 
 /// The shared state of all handlers.
 #[derive(Debug)]
@@ -32,6 +33,8 @@ pub(crate) struct App {
     pub(crate) callers: RwLock<Arc<Callers>>,
     pub(crate) repeats: Repeats,
     pub(crate) models: Vec<ServedModel>,
+    /// Whether any of them is made in another process.
+    pub(crate) relays: bool,
     /// Names and aliases.
     pub(crate) by_name: HashMap<String, ModelId>,
     pub(crate) bounds: Bounds,
@@ -81,11 +84,26 @@ pub(crate) struct ServedModel {
     pub(crate) id: ModelId,
     pub(crate) name: String,
     pub(crate) aliases: Vec<String>,
+    /// Prompt and output tokens of one request together, where that is known.
+    pub(crate) context: Option<Tokens>,
+    /// How often a client that waits on a stream is sent a comment.
+    pub(crate) keepalive: Micros,
+    pub(crate) made: Made,
+}
+
+/// Where its answers are made.
+pub(crate) enum Made {
+    /// In this process.
+    Here(EngineModel),
+    /// In others.
+    Elsewhere(Arc<RemoteModel>),
+}
+
+/// A model of an engine in this process.
+pub(crate) struct EngineModel {
     pub(crate) model: Arc<dyn Model>,
     /// Prompt and output tokens of one request together.
     pub(crate) context: Tokens,
-    /// How often a client that waits on a stream is sent a comment.
-    pub(crate) keepalive: Micros,
     /// Whether callers may hold answers to a grammar or a schema of their own.
     pub(crate) grammars: bool,
 }
@@ -122,14 +140,14 @@ impl App {
     /// Serves one request for an answer: everything that can fail fails before the first byte.
     pub(crate) async fn serve(
         self: Arc<Self>,
-        endpoint: Endpoint,
+        kind: RelayKind,
         request: axum::extract::Request,
     ) -> Response {
         let (parts, body) = request.into_parts();
         let Some(visit) = parts.extensions.get::<Visit>().cloned() else {
             return refuse::bug();
         };
-        let prepared = guarded(prepare::prepare(&self, endpoint, &visit, &parts, body)).await;
+        let prepared = guarded(prepare::prepare(&self, kind, &visit, &parts, body)).await;
         match prepared {
             Ok(Ok(order)) => {
                 let answered = guarded(answer::answer(&self, &visit, order)).await;

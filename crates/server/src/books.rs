@@ -5,6 +5,7 @@ use tollgate_policy::ids::{ModelId, RequestId, TenantId};
 use tollgate_policy::outcome::{LedgerEffect, Level, Outcome};
 use tollgate_policy::tenant::Tenant;
 use tollgate_policy::units::Micros;
+use tollgate_policy::usage::Counted;
 
 use crate::clock::Clock;
 use crate::ledger::{Entry, Ledger};
@@ -85,12 +86,14 @@ impl Books {
                 | Outcome::Rejected(_)
                 | Outcome::Evicted(_)
                 | Outcome::ReplicaFailed(_)
+                | Outcome::ReplicaRefused(_)
                 | Outcome::Fenced(_)
                 | Outcome::Bug => None,
             },
             prompt_tokens: record.usage.prompt.get(),
             cached_tokens: record.usage.cached.get(),
             output_tokens: record.usage.output.get(),
+            estimated: record.counted == Counted::Roughly,
             received_unix_us: clock.unix_micros(record.received),
             queue_us: micros(record.queued()),
             ttft_us: record.ttft().map(micros),

@@ -17,6 +17,7 @@ mod network;
 mod problem;
 mod quantity;
 pub mod reference;
+mod remote;
 mod server;
 mod tenants;
 mod tree;
@@ -36,6 +37,8 @@ pub use self::models::{
 };
 pub use self::network::Network;
 pub use self::problem::Problem;
+pub(crate) use self::remote::Reach;
+pub use self::remote::{Address, RemoteConfig, RemoteKind, Secret};
 pub use self::server::{MetricsReaders, ServerConfig};
 pub use self::tenants::{ANONYMOUS, Tenants};
 

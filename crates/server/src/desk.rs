@@ -55,8 +55,18 @@ struct State {
 #[derive(Debug)]
 struct Open {
     letters: mpsc::Sender<Letter>,
-    /// What to give the engine, until it has it.
-    draft: Option<Draft>,
+    work: Work,
+}
+
+/// What is to be done for a request.
+#[derive(Debug)]
+enum Work {
+    /// An engine here gets this.
+    Draft(Box<Draft>),
+    /// An engine here has it.
+    Given,
+    /// Its handler asks an engine in another process.
+    Elsewhere,
 }
 
 /// A job but for what only its dispatch can say.
@@ -128,16 +138,36 @@ impl Desk {
         let context = state.gateway.context(arrival.model).get();
         let each = usize::try_from(context).unwrap_or(usize::MAX >> 16) + 2;
         let bound = each.saturating_mul(draft.answers()).min(usize::MAX >> 8) + LETTERS_BESIDE_TEXT;
-        let (letters, inbox) = mpsc::channel(bound);
-        state.requests.insert(
-            arrival.id,
-            Open {
-                letters,
-                draft: Some(draft),
-            },
-        );
-        self.run(&mut state, Event::Arrived(arrival));
+        self.let_in(&mut state, arrival, Work::Draft(Box::new(draft)), bound)
+    }
+
+    /// Hands in a request for an engine in another process: its handler is told where to, and
+    /// reports what that engine does with it.
+    pub(crate) fn arrive_elsewhere(self: &Arc<Self>, arrival: Arrival) -> InFlight {
+        let mut state = self.lock();
+        self.let_in(&mut state, arrival, Work::Elsewhere, LETTERS_BESIDE_TEXT)
+            .reporting_engine()
+    }
+
+    fn let_in(
+        self: &Arc<Self>,
+        state: &mut State,
+        arrival: Arrival,
+        work: Work,
+        letters_max: usize,
+    ) -> InFlight {
+        let (letters, inbox) = mpsc::channel(letters_max);
+        state.requests.insert(arrival.id, Open { letters, work });
+        self.run(state, Event::Arrived(arrival));
         InFlight::new(arrival.id, Arc::clone(self), inbox)
+    }
+
+    /// Hands in several facts, with nothing between them.
+    pub(crate) fn submit_all(&self, events: impl IntoIterator<Item = Event>) {
+        let mut state = self.lock();
+        for event in events {
+            self.run(&mut state, event);
+        }
     }
 
     /// Hands in a fact.
@@ -176,6 +206,11 @@ impl Desk {
     /// Looks at a tenant.
     pub(crate) fn with_tenant<T>(&self, id: TenantId, look: impl FnOnce(&Tenant) -> T) -> T {
         look(self.lock().gateway.tenant(id))
+    }
+
+    /// The service that a tenant has had, divided by its weight.
+    pub(crate) fn served_by_weight(&self, id: TenantId) -> Service {
+        self.lock().served_by_weight(id)
     }
 
     pub(crate) fn quota(&self, id: TenantId) -> Quota {
@@ -320,15 +355,16 @@ impl State {
             usage: Usage::default(),
         };
         self.tell(id, Letter::Dispatched(dispatch));
+        let served = self.served_by_weight(dispatch.tenant);
         let Some(open) = self.requests.get_mut(&id) else {
             return Some(failed);
         };
-        let Some(draft) = open.draft.take() else {
+        if matches!(open.work, Work::Elsewhere) {
+            return None;
+        }
+        let Work::Draft(draft) = std::mem::replace(&mut open.work, Work::Given) else {
             return Some(failed);
         };
-        let weight = u64::from(self.gateway.tenant(dispatch.tenant).weight.get()).max(1);
-        let attained = self.gateway.attained(dispatch.tenant);
-        let served = Service::new(attained.get() / weight);
         let job = Job {
             id,
             tenant: dispatch.tenant,
@@ -349,6 +385,11 @@ impl State {
             return Some(failed);
         };
         None
+    }
+
+    fn served_by_weight(&self, id: TenantId) -> Service {
+        let weight = u64::from(self.gateway.tenant(id).weight.get()).max(1);
+        Service::new(self.gateway.attained(id).get() / weight)
     }
 
     fn tell(&self, id: RequestId, letter: Letter) {

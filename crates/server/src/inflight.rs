@@ -4,11 +4,12 @@ use std::sync::Arc;
 
 use tokio::sync::mpsc::Receiver;
 use tollgate_engine::Delta;
-use tollgate_policy::gateway::{Dispatch, Event, Refusal};
+use tollgate_policy::gateway::{Dispatch, Event, Refusal, Served};
 use tollgate_policy::ids::RequestId;
 use tollgate_policy::outcome::{EngineEnding, FinishReason, Outcome};
 use tollgate_policy::request::ClientEnding;
-use tollgate_policy::usage::Usage;
+use tollgate_policy::units::Tokens;
+use tollgate_policy::usage::{Counted, Usage};
 
 use crate::desk::Desk;
 
@@ -40,6 +41,19 @@ pub(crate) struct InFlight {
     desk: Arc<Desk>,
     letters: Receiver<Letter>,
     ended: bool,
+    engine: EnginePart,
+}
+
+/// Who reports what the engine does with a request.
+#[derive(Clone, Copy, Debug)]
+enum EnginePart {
+    /// The engine itself, which is in this process.
+    ItsOwn,
+    /// Whoever holds the request, since its engine is in another process; so far it has been given
+    /// this, of which so much output has been reported.
+    Ours { usage: Usage, reported: Tokens },
+    /// It has been reported.
+    Ended,
 }
 
 impl InFlight {
@@ -49,7 +63,53 @@ impl InFlight {
             desk,
             letters,
             ended: false,
+            engine: EnginePart::ItsOwn,
         }
+    }
+
+    /// The same for a request whose engine is in another process: for it exactly one
+    /// [`Event::EngineEnded`] is reported too, before or with the client's end.
+    pub(crate) fn reporting_engine(mut self) -> Self {
+        let (usage, reported) = (Usage::default(), Tokens::ZERO);
+        self.engine = EnginePart::Ours { usage, reported };
+        self
+    }
+
+    /// Notes what an engine in another process has given so far.
+    pub(crate) fn note(&mut self, so_far: Usage) {
+        if let EnginePart::Ours { usage, .. } = &mut self.engine {
+            *usage = so_far;
+        }
+    }
+
+    /// Reports the output that was noted and has not been reported.
+    pub(crate) fn report(&mut self) {
+        if let EnginePart::Ours { usage, reported } = &mut self.engine {
+            let output = usage.output - *reported;
+            *reported = usage.output;
+            let (id, prompt) = (self.id, Tokens::ZERO);
+            self.desk
+                .submit(Event::Streamed(Served { id, prompt, output }));
+        }
+    }
+
+    /// An engine in another process is done with it.
+    pub(crate) fn engine_ended(&mut self, ending: EngineEnding, usage: Usage, counted: Counted) {
+        let EnginePart::Ours { reported, .. } = self.engine else {
+            return;
+        };
+        self.engine = EnginePart::Ended;
+        let id = self.id;
+        let served = Served {
+            id,
+            prompt: usage.prompt - usage.cached,
+            output: usage.output - reported,
+        };
+        let reckoned = (counted == Counted::Roughly).then_some(Event::Reckoned { id });
+        let events = [Some(Event::Streamed(served)), reckoned];
+        let ended = Event::EngineEnded { id, ending, usage };
+        self.desk
+            .submit_all(events.into_iter().flatten().chain([ended]));
     }
 
     pub(crate) fn id(&self) -> RequestId {
@@ -78,6 +138,9 @@ impl InFlight {
 
 impl Drop for InFlight {
     fn drop(&mut self) {
+        if let EnginePart::Ours { usage, .. } = self.engine {
+            self.engine_ended(EngineEnding::Cancelled, usage, Counted::Roughly);
+        }
         let panicked = std::thread::panicking();
         self.end(if panicked {
             ClientEnding::Panicked

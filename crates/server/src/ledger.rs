@@ -39,6 +39,9 @@ pub(crate) struct Entry {
     pub(crate) cached_tokens: u64,
     /// Tokens generated.
     pub(crate) output_tokens: u64,
+    /// Whether the tokens are reckoned from the text, since the engine told none.
+    #[serde(skip_serializing_if = "std::ops::Not::not")]
+    pub(crate) estimated: bool,
     /// When it was received, in microseconds since the Unix epoch.
     pub(crate) received_unix_us: u64,
     /// Microseconds in the queue.
@@ -199,6 +202,7 @@ mod tests {
             prompt_tokens: 3,
             cached_tokens: 0,
             output_tokens: 2,
+            estimated: false,
             received_unix_us: 1,
             queue_us: 2,
             ttft_us: Some(3),

@@ -9,18 +9,20 @@ use axum::http::request::Parts;
 use bytes::Bytes;
 use hyper::header::CONTENT_TYPE;
 use tollgate_engine::{ChatMessage, Sampling, Stop, TemplateError, Token};
-use tollgate_policy::ids::TenantId;
+use tollgate_policy::ids::{ModelId, TenantId};
 use tollgate_policy::outcome::Rejection;
 use tollgate_policy::request::Arrival;
 use tollgate_policy::units::Tokens;
 use tollgate_wire::{
     BadRequest, ChatRequest, CompletionRequest, Constraint, Delivery, Message, Params, Prompt,
-    PromptText, Role,
+    PromptText, Relay, RelayKind, Role,
 };
 
-use crate::app::{App, ServedModel, Turned, Visit};
+use crate::app::{App, EngineModel, Made, ServedModel, Turned, Visit};
 use crate::desk::Draft;
 use crate::receive::receive;
+use crate::upstream::relay::Passage;
+use crate::upstream::{RemoteModel, headers};
 
 /// Bodies larger than this are parsed and tokenized on a thread of their own: a millisecond of
 /// work, at about the speed of a tokenizer, is as long as the other requests of a worker should
@@ -39,10 +41,43 @@ pub(crate) enum Endpoint {
     Text,
 }
 
+impl Endpoint {
+    pub(crate) const fn kind(self) -> RelayKind {
+        match self {
+            Self::Chat => RelayKind::Chat,
+            Self::Text => RelayKind::Text,
+        }
+    }
+
+    /// Of what engines in this process make.
+    const fn of(kind: RelayKind) -> Option<Self> {
+        match kind {
+            RelayKind::Chat => Some(Self::Chat),
+            RelayKind::Text => Some(Self::Text),
+            RelayKind::Embeddings => None,
+        }
+    }
+}
+
 /// A request that is ready to be handed in.
 #[derive(Debug)]
 pub(crate) struct Order {
     pub(crate) arrival: Arrival,
+    pub(crate) work: Work,
+}
+
+/// What is to be done for it.
+#[derive(Debug)]
+pub(crate) enum Work {
+    /// By an engine in this process.
+    Engine(Box<EngineOrder>),
+    /// By one in another.
+    Replicas(Box<Passage>),
+}
+
+/// What an engine in this process is to do.
+#[derive(Debug)]
+pub(crate) struct EngineOrder {
     pub(crate) draft: Draft,
     pub(crate) endpoint: Endpoint,
     pub(crate) delivery: Delivery,
@@ -78,7 +113,7 @@ pub(crate) type Away = (Turned, Option<Body>);
 
 pub(crate) async fn prepare(
     app: &Arc<App>,
-    endpoint: Endpoint,
+    kind: RelayKind,
     visit: &Visit,
     parts: &Parts,
     body: Body,
@@ -94,15 +129,18 @@ pub(crate) async fn prepare(
     let bytes = bytes.map_err(|(turned, unread)| (turned.of(tenant), unread))?;
     let order = if bytes.len() > INLINE_MAX {
         let (app, visit) = (Arc::clone(app), visit.clone());
-        let heavy = move || digest(&app, endpoint, &visit, tenant, &bytes);
+        let heavy = move || digest(&app, kind, &visit, tenant, &bytes);
         match tokio::task::spawn_blocking(heavy).await {
             Ok(order) => order,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     } else {
-        digest(app, endpoint, visit, tenant, &bytes)
+        digest(app, kind, visit, tenant, &bytes)
     };
     let mut order = order.map_err(|turned| (turned.of(tenant), None))?;
+    if let Work::Replicas(passage) = &mut order.work {
+        headers::write_request(&parts.headers, &mut passage.headers);
+    }
     order.arrival.retry = app.repeats.is_retry(&parts.headers, tenant, visit.received);
     Ok(order)
 }
@@ -139,40 +177,102 @@ fn check_media_type(parts: &Parts) -> Result<(), Turned> {
 /// The part that takes time: parses, renders and tokenizes.
 fn digest(
     app: &App,
-    endpoint: Endpoint,
+    kind: RelayKind,
     visit: &Visit,
     tenant: TenantId,
     body: &Bytes,
 ) -> Result<Order, Turned> {
+    if app.relays || kind == RelayKind::Embeddings {
+        let relay = Relay::read(kind, body)?;
+        let served = find(app, &relay.model, tenant)?;
+        if let Made::Elsewhere(model) = &served.made {
+            return Ok(passage(
+                served.id,
+                model,
+                visit,
+                tenant,
+                (kind, relay, body),
+            ));
+        }
+    }
+    let Some(endpoint) = Endpoint::of(kind) else {
+        let message = "this model makes no embeddings; use /v1/chat/completions or /v1/completions";
+        return Err(bad("model", message).into());
+    };
     let ask = parse(endpoint, body)?;
     let params = ask.params();
-    let served = app
-        .find_model(&params.model, tenant)
-        .ok_or_else(|| no_model(&params.model))?;
+    let served = find(app, &params.model, tenant)?;
+    let Made::Here(engine) = &served.made else {
+        return Err(no_model(&params.model)); // Not reached: they were looked for above.
+    };
     check_demands(params)?;
-    let prompt = tokens(served, &ask)?;
+    let prompt = tokens(engine, &ask)?;
     let params = ask.into_params();
-    let asked = count(&prompt);
-    let draft = draft(served, prompt.unwrap_or_default(), &params)?;
+    let most = params.max_output;
     let arrival = Arrival {
         id: visit.id,
         tenant,
         model: served.id,
-        prompt: asked,
-        output_max: params
-            .max_output
-            .map(|most| Tokens::new(u64::from(most.get()))),
+        prompt: count(&prompt),
+        output_max: most.map(|most| Tokens::new(u64::from(most.get()))),
         retry: false,
         received: visit.received,
     };
-    let (delivery, model_name) = (params.delivery, params.model);
+    let order = EngineOrder {
+        draft: draft(engine, prompt.unwrap_or_default(), &params)?,
+        endpoint,
+        delivery: params.delivery,
+        model_name: params.model,
+    };
     Ok(Order {
         arrival,
-        draft,
-        endpoint,
-        delivery,
-        model_name,
+        work: Work::Engine(Box::new(order)),
     })
+}
+
+fn find<'a>(app: &'a App, name: &str, tenant: TenantId) -> Result<&'a ServedModel, Turned> {
+    app.find_model(name, tenant).ok_or_else(|| no_model(name))
+}
+
+/// A request for an engine in another process, which counts its prompt itself: until it has, the
+/// prompt is as long as text of its size is likely to be.
+fn passage(
+    id: ModelId,
+    model: &RemoteModel,
+    visit: &Visit,
+    tenant: TenantId,
+    (kind, relay, body): (RelayKind, Relay, &Bytes),
+) -> Order {
+    let reckoned = model.reckon_prompt(relay.size);
+    // An engine judges by its count, not by our guess: what may be too long is for it to refuse.
+    let fits = model.policy_context() - Tokens::new(1);
+    let answers = u64::from(relay.answers);
+    let most = relay.max_output.map(|most| u64::from(most.get()));
+    let arrival = Arrival {
+        id: visit.id,
+        tenant,
+        model: id,
+        prompt: reckoned.min(fits),
+        output_max: match kind {
+            // One token, since the policy knows no answer without any.
+            RelayKind::Embeddings => Some(Tokens::new(1)),
+            RelayKind::Chat | RelayKind::Text => {
+                most.map(|most| Tokens::new(most.saturating_mul(answers)))
+            }
+        },
+        retry: false,
+        received: visit.received,
+    };
+    let passage = Passage {
+        kind,
+        body: body.clone(),
+        relay,
+        headers: Vec::new(),
+    };
+    Order {
+        arrival,
+        work: Work::Replicas(Box::new(passage)),
+    }
 }
 
 fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Ask, BadRequest> {
@@ -226,7 +326,7 @@ fn check_demands(params: &Params) -> Result<(), BadRequest> {
 
 /// What to give the engine; no prompts where they are too long to be counted.
 fn draft(
-    served: &ServedModel,
+    served: &EngineModel,
     prompts: Vec<Vec<Token>>,
     params: &Params,
 ) -> Result<Draft, BadRequest> {
@@ -262,7 +362,7 @@ fn count(prompts: &Counted) -> Tokens {
     }
 }
 
-fn tokens(served: &ServedModel, ask: &Ask) -> Result<Counted, Turned> {
+fn tokens(served: &EngineModel, ask: &Ask) -> Result<Counted, Turned> {
     let mut all = Vec::new();
     match ask {
         Ask::Chat(chat) => {
@@ -292,7 +392,7 @@ fn tokens(served: &ServedModel, ask: &Ask) -> Result<Counted, Turned> {
     Ok(Ok(all))
 }
 
-fn tokenized(served: &ServedModel, text: &str) -> Result<Result<Vec<Token>, Tokens>, BadRequest> {
+fn tokenized(served: &EngineModel, text: &str) -> Result<Result<Vec<Token>, Tokens>, BadRequest> {
     let bytes = u64::try_from(text.len()).unwrap_or(u64::MAX);
     let least = Tokens::new(bytes / u64::from(served.model.max_token_bytes().max(1)));
     if least > served.context {
@@ -312,7 +412,7 @@ fn tokenized(served: &ServedModel, text: &str) -> Result<Result<Vec<Token>, Toke
 }
 
 /// Token ids of a parameter, each of which the model has.
-fn vocabulary(served: &ServedModel, param: &str, ids: &[u32]) -> Result<Vec<Token>, BadRequest> {
+fn vocabulary(served: &EngineModel, param: &str, ids: &[u32]) -> Result<Vec<Token>, BadRequest> {
     let size = served.model.vocabulary();
     let token = |id: &u32| {
         let number = i32::try_from(*id).ok().filter(|_| *id < size);
@@ -356,7 +456,7 @@ fn template_error(error: &TemplateError) -> BadRequest {
     bad("messages", &error.to_string())
 }
 
-fn sampling(served: &ServedModel, params: &Params) -> Result<Sampling, BadRequest> {
+fn sampling(served: &EngineModel, params: &Params) -> Result<Sampling, BadRequest> {
     let (asked, extras) = (&params.sampling, &params.extras);
     let default = Sampling::default();
     let (ids, biases): (Vec<_>, Vec<_>) = extras.logit_bias.iter().copied().unzip();
@@ -382,7 +482,7 @@ fn sampling(served: &ServedModel, params: &Params) -> Result<Sampling, BadReques
 /// The grammar that the text is held to. One that can't be followed is the caller's mistake, and
 /// found here, before it costs anyone anything.
 fn grammar(
-    served: &ServedModel,
+    served: &EngineModel,
     constraint: Option<&Constraint>,
 ) -> Result<Option<String>, BadRequest> {
     let Some(constraint) = constraint else {

@@ -13,12 +13,11 @@ use http_body::{Body as _, Frame};
 use tokio::time::Sleep;
 use tollgate_policy::bucket::Level;
 use tollgate_policy::gateway::{Quota, Refusal};
-use tollgate_policy::outcome::{Eviction, Fence, Outcome, Rejection, Row};
+use tollgate_policy::outcome::{Eviction, Failure, Fence, Outcome, Rejection, Row};
 use tollgate_policy::units::Micros;
-use tollgate_wire::{ErrorBody, duration_header};
+use tollgate_wire::{EngineError, ErrorBody, RelayKind, duration_header};
 
 use crate::app::Turned;
-use crate::prepare::Endpoint;
 
 /// The answer to a request that was turned away; what is `unread` of its body is read and thrown
 /// away while the client takes it. Closed at once, its connection would be reset, and with it the
@@ -40,13 +39,13 @@ pub(crate) fn turned(turned: &Turned, quota: Quota, unread: Option<Body>) -> Res
 }
 
 /// The answer to a request that the policy refused or evicted.
-pub(crate) fn refused(refusal: &Refusal, endpoint: Endpoint) -> Response {
+pub(crate) fn refused(refusal: &Refusal, kind: RelayKind) -> Response {
     let row = refusal.outcome.row();
     let message = message(refusal.outcome);
     let body = ErrorBody {
         message: &message,
         kind: row.kind,
-        param: param(refusal.outcome, endpoint),
+        param: param(refusal.outcome, kind),
         code: row.code,
     };
     let mut response = error(row, &body, refusal.retry_after);
@@ -69,9 +68,16 @@ fn is_in_vain(outcome: Outcome) -> bool {
 
 /// The answer to a request that ended before its first byte.
 pub(crate) fn ended(outcome: Outcome) -> Response {
+    ended_until(outcome, None)
+}
+
+/// The same, where it is known when to come back.
+pub(crate) fn ended_until(outcome: Outcome, retry_after: Option<Micros>) -> Response {
     let row = outcome.row();
     let message = message(outcome);
-    let retry = row.retry_after.then_some(Micros::from_secs(1));
+    let retry = row
+        .retry_after
+        .then(|| retry_after.unwrap_or(Micros::from_secs(1)));
     let body = ErrorBody {
         message: &message,
         kind: row.kind,
@@ -79,6 +85,28 @@ pub(crate) fn ended(outcome: Outcome) -> Response {
         code: row.code,
     };
     error(row, &body, retry)
+}
+
+/// The answer to a request that an engine refused, in that engine's words.
+pub(crate) fn replica_refused(
+    status: StatusCode,
+    said: &EngineError,
+    retry_after: Option<Micros>,
+) -> Response {
+    let row = Outcome::ReplicaRefused(status.as_u16()).row();
+    let own = message(Outcome::ReplicaRefused(status.as_u16()));
+    let body = ErrorBody {
+        message: if said.message.is_empty() {
+            &own
+        } else {
+            &said.message
+        },
+        kind: said.kind.as_deref().unwrap_or(row.kind),
+        param: said.param.as_deref(),
+        code: said.code.as_deref(),
+    };
+    let busy = (status == StatusCode::TOO_MANY_REQUESTS).then_some(Micros::from_secs(1));
+    error(row, &body, retry_after.or(busy))
 }
 
 /// The answer to a request whose handler panicked.
@@ -144,15 +172,12 @@ fn error(row: Row, body: &ErrorBody<'_>, retry_after: Option<Micros>) -> Respons
 }
 
 /// The parameter at fault, where it is one.
-fn param(outcome: Outcome, endpoint: Endpoint) -> Option<&'static str> {
+fn param(outcome: Outcome, kind: RelayKind) -> Option<&'static str> {
     let too_long = matches!(
         outcome,
         Outcome::Rejected(Rejection::ContextExceeded { .. })
     );
-    too_long.then_some(match endpoint {
-        Endpoint::Chat => "messages",
-        Endpoint::Text => "prompt",
-    })
+    too_long.then_some(kind.prompt())
 }
 
 /// What a person reads: what is wrong, and what to do.
@@ -163,7 +188,20 @@ fn message(outcome: Outcome) -> String {
             "no replica had room in time; try again when Retry-After says"
         }
         Outcome::Evicted(Eviction::Draining) => "this gateway is going away; try again elsewhere",
-        Outcome::ReplicaFailed(_) => "the model failed while it answered; try again",
+        Outcome::ReplicaFailed(Failure::Busy) => {
+            "the engine of this model has no room; try again when Retry-After says"
+        }
+        Outcome::ReplicaFailed(Failure::Silent) => {
+            "the engine of this model sent nothing for too long; try again"
+        }
+        Outcome::ReplicaFailed(
+            Failure::Sequence
+            | Failure::Engine
+            | Failure::Unreachable
+            | Failure::BadAnswer
+            | Failure::BrokeOff,
+        ) => "the model failed while it answered; try again",
+        Outcome::ReplicaRefused(_) => "the engine of this model does not take this request",
         Outcome::Fenced(Fence::MaxStream) => {
             "the answer took longer than max_stream allows and was stopped"
         }

@@ -22,9 +22,14 @@ use tollgate_policy::window::Capacity;
 use crate::config::{EngineConfig, FakeConfig, ModelConfig};
 use crate::desk::Desk;
 use crate::prepare;
+use crate::upstream::{RemoteModel, probe};
 
 /// The KV pool of a model whose configuration names none: half a GiB, so that a laptop stays one.
 const KV_DEFAULT: KvBytes = KvBytes::new(512 << 20);
+
+/// KV memory of one token of a model that nobody here sees: that of one with 8B parameters and
+/// grouped heads, in 16 bits.
+const KV_PER_TOKEN_ELSEWHERE: KvBytes = KvBytes::new(128 << 10);
 
 /// Sequence ids that llama.cpp has at most (`LLAMA_MAX_SEQ` in llama-cparams.h).
 const SEQUENCE_IDS_MAX: u32 = 256;
@@ -36,21 +41,48 @@ const PREFIXES_MAX: u32 = 96;
 #[derive(Debug)]
 pub(crate) struct Fleet {
     /// By [`ModelId`].
-    blueprints: Vec<Blueprint>,
+    plans: Vec<Plan>,
     /// By [`ReplicaId`].
     models: Vec<ModelId>,
 }
 
 impl Fleet {
     /// `models` has one entry for each replica.
-    pub(crate) fn new(blueprints: Vec<Blueprint>, models: Vec<ModelId>) -> Self {
-        Self { blueprints, models }
+    pub(crate) fn new(plans: Vec<Plan>, models: Vec<ModelId>) -> Self {
+        Self { plans, models }
     }
 
-    fn blueprint(&self, id: ReplicaId) -> Option<&Blueprint> {
+    fn plan(&self, id: ReplicaId) -> Option<&Plan> {
         let place = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
         let model = self.models.get(place(id.get()))?;
-        self.blueprints.get(place(model.get()))
+        self.plans.get(place(model.get()))
+    }
+}
+
+/// Where the engines of one model come from.
+#[derive(Debug)]
+pub(crate) enum Plan {
+    /// They are built here.
+    Built(Box<Blueprint>),
+    /// They run in other processes.
+    Remote(Arc<RemoteModel>, probe::Limits),
+}
+
+impl Plan {
+    /// Prompt and output tokens that the policy lets one request use together.
+    pub(crate) fn context(&self) -> Tokens {
+        match self {
+            Self::Built(blueprint) => blueprint.context(),
+            Self::Remote(model, _) => model.policy_context(),
+        }
+    }
+
+    /// KV memory of one token.
+    pub(crate) fn kv_per_token(&self) -> KvBytes {
+        match self {
+            Self::Built(blueprint) => blueprint.kv_per_token(),
+            Self::Remote(..) => KV_PER_TOKEN_ELSEWHERE,
+        }
     }
 }
 
@@ -77,11 +109,11 @@ enum Weights {
 }
 
 impl Blueprint {
-    /// Loads what is loaded once.
+    /// Loads what is loaded once; `None` where nothing is built here.
     ///
     /// # Errors
     /// When the model's file can't be used.
-    pub(crate) fn load(config: &ModelConfig, faults: &Faults) -> Result<Self, LoadError> {
+    pub(crate) fn load(config: &ModelConfig, faults: &Faults) -> Result<Option<Self>, LoadError> {
         let (weights, pool) = match &config.engine {
             EngineConfig::Embedded { path, threads } => {
                 let model = LlamaModel::load(path)?;
@@ -93,6 +125,7 @@ impl Blueprint {
                 let pool = config.kv_tokens.unwrap_or(fake.kv_tokens);
                 (fake_weights(fake, faults.clone()), pool)
             }
+            EngineConfig::Remote(_) => return Ok(None),
         };
         let most = config.context.unwrap_or_else(|| weights.model().context());
         let blocks = pool.get() / KvBlocks::SLOTS.get();
@@ -112,11 +145,11 @@ impl Blueprint {
                 * prepare::ANSWERS_MAX,
             cache: cache(config, &weights, blocks),
         };
-        Ok(Self {
+        Ok(Some(Self {
             name: config.name.clone(),
             weights,
             limits,
-        })
+        }))
     }
 
     /// The half of the model that handlers use.
@@ -192,6 +225,12 @@ pub(crate) async fn supervise(
     mut starts: UnboundedReceiver<ReplicaId>,
 ) {
     while let Some(id) = starts.recv().await {
+        if let Some(Plan::Remote(model, _)) = fleet.plan(id) {
+            if let Some(upstream) = model.replica(id) {
+                upstream.start.notify_one();
+            }
+            continue;
+        }
         let (fleet, desk) = (Arc::clone(&fleet), desk.clone());
         // Not awaited: one replica that is slow to start holds up no other.
         drop(tokio::task::spawn_blocking(move || {
@@ -202,7 +241,7 @@ pub(crate) async fn supervise(
 
 fn start(fleet: &Fleet, desk: &Weak<Desk>, id: ReplicaId) {
     let Some(desk) = desk.upgrade() else { return };
-    let Some(blueprint) = fleet.blueprint(id) else {
+    let Some(Plan::Built(blueprint)) = fleet.plan(id) else {
         return;
     };
     // What is left of one that died.

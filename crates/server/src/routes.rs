@@ -9,11 +9,12 @@ use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::routing::{get, post};
 use tollgate_policy::outcome::Rejection;
-use tollgate_wire::{ModelCard, write_model_list};
+use tollgate_policy::units::Tokens;
+use tollgate_wire::{ModelCard, RelayKind, write_model_list};
 
 use crate::app::{App, ServedModel, Turned, Visit};
 use crate::config::MetricsReaders;
-use crate::prepare::{Endpoint, identify, no_model};
+use crate::prepare::{identify, no_model};
 use crate::refuse;
 
 pub(crate) fn router(app: Arc<App>) -> Router {
@@ -32,18 +33,15 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 }
 
 async fn chat(State(app): State<Arc<App>>, request: Request) -> Response {
-    app.serve(Endpoint::Chat, request).await
+    app.serve(RelayKind::Chat, request).await
 }
 
 async fn text(State(app): State<Arc<App>>, request: Request) -> Response {
-    app.serve(Endpoint::Text, request).await
+    app.serve(RelayKind::Text, request).await
 }
 
-/// No engine here pools what it computes into one vector, so this is a mistake of the caller's.
 async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Response {
-    let message = "no model here makes embeddings; use /v1/chat/completions or /v1/completions";
-    let turned = Turned::new(Rejection::BadRequest, message).param("model");
-    turn_away_unread(&app, request, &turned)
+    app.serve(RelayKind::Embeddings, request).await
 }
 
 /// The models that the caller may name, under each of their names.
@@ -120,7 +118,7 @@ fn card<'a>(served: &ServedModel, name: &'a str, created: u64) -> ModelCard<'a> 
     ModelCard {
         id: name,
         created,
-        context_length: Some(served.context.get()),
+        context_length: served.context.map(Tokens::get),
     }
 }
 

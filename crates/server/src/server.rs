@@ -1,34 +1,41 @@
 //! A server from its configuration to its end.
 
 use std::net::SocketAddr;
+use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
 
 use tokio::net::TcpListener;
 use tokio::sync::{Notify, Semaphore, watch};
+use tokio_rustls::TlsConnector;
 use tollgate_engine::fake::Faults;
 use tollgate_engine::llama::LoadError;
 use tollgate_policy::gateway::{self, Event};
 use tollgate_policy::ids::{ModelId, ReplicaId};
 use tollgate_policy::tenant::TenantTable;
-use tollgate_policy::units::Micros;
+use tollgate_policy::units::{Micros, Tokens};
 use tollgate_policy::usage::Weights;
 use tollgate_policy::window;
 
 use crate::admin;
-use crate::app::{App, Bounds, Callers, ServedModel};
+use crate::app::{App, Bounds, Callers, EngineModel, Made, ServedModel};
 use crate::books::Books;
 use crate::clock::Clock;
-use crate::config::{Config, Fairness, ModelConfig, ReplicaConfig};
+use crate::config::{
+    Address, Config, EngineConfig, Fairness, ModelConfig, RemoteConfig, ReplicaConfig,
+};
 use crate::desk::Desk;
 use crate::ledger::{Ledger, LedgerError};
 use crate::listen::{Closing, Door, accept};
 use crate::metrics::Metrics;
 use crate::reload::{self, ConfigFile};
 use crate::repeats::Repeats;
-use crate::replicas::{self, Blueprint, Fleet};
+use crate::replicas::{self, Blueprint, Fleet, Plan};
 use crate::routes::router;
+use crate::salt;
 use crate::spawn::Tasks;
+use crate::upstream::pool::Pool;
+use crate::upstream::{RemoteModel, Upstream, io, probe};
 
 /// How long after the drain's bound a client may take to accept the last of what it is told.
 const GOODBYE: Duration = Duration::from_millis(500);
@@ -61,14 +68,14 @@ pub struct ModelFacts {
     pub name: String,
     /// What the model calls itself.
     pub description: String,
-    /// Prompt and output tokens that one request may use together.
-    pub context: u64,
+    /// Prompt and output tokens that one request may use together, where that is known.
+    pub context: Option<u64>,
     /// Engines that serve it.
     pub replicas: usize,
-    /// Tokens that fit the KV pool of each.
-    pub kv_tokens: u64,
-    /// Bytes of the KV pool of each.
-    pub kv_bytes: u64,
+    /// Tokens that fit the KV pool of each, for engines in this process.
+    pub kv_tokens: Option<u64>,
+    /// Bytes of the KV pool of each, likewise.
+    pub kv_bytes: Option<u64>,
     /// Requests that may run at once on each.
     pub sequences: u32,
 }
@@ -83,6 +90,28 @@ pub enum StartError {
         model: String,
         /// What is wrong.
         source: LoadError,
+    },
+    /// A model has no engine that this program could build.
+    #[error("model {model} has no engine; give it replicas")]
+    Nothing {
+        /// Its configured name.
+        model: String,
+    },
+    /// There is nobody to trust.
+    #[error("model {model}: upstream.ca: {source}; name a PEM file with certificates")]
+    Trust {
+        /// Its configured name.
+        model: String,
+        /// What is wrong.
+        source: std::io::Error,
+    },
+    /// What keeps tenants' prefixes apart can't be kept.
+    #[error("can't keep the secret of cache salts in {path}: {source}; make data_dir writable")]
+    Salt {
+        /// Where.
+        path: PathBuf,
+        /// What the system says.
+        source: std::io::Error,
     },
     /// There is nowhere to write the ledger.
     #[error(transparent)]
@@ -120,7 +149,8 @@ impl Server {
     /// # Errors
     /// As [`Server::start`].
     pub async fn start_with_faults(config: Config, faults: Faults) -> Result<Self, StartError> {
-        let blueprints = load(config.models.list(), &faults)?;
+        let salt_key = salt::key(&config)?;
+        let plans = load(config.models.list(), &faults, salt_key)?;
         let address = config.listen;
         let listener = TcpListener::bind(address)
             .await
@@ -135,14 +165,14 @@ impl Server {
             .map(|model| model.name.clone())
             .collect();
         let books = Books::new(Metrics::new(), ledger, names, &clock);
-        let policy = policy_config(&config, &blueprints, &clock);
+        let policy = policy_config(&config, &plans, &clock);
         let models: Vec<_> = policy.replicas.iter().map(|one| one.model).collect();
         let (desk, starts) = Desk::new(policy, clock, books);
         let server = Self {
             address: listener.local_addr().unwrap_or(address),
             admin: admin.as_ref().and_then(|admin| admin.local_addr().ok()),
-            facts: facts(config.models.list(), &blueprints),
-            app: Arc::new(app(&config, &blueprints, Arc::clone(&desk))),
+            facts: facts(config.models.list(), &plans),
+            app: Arc::new(app(&config, &plans, Arc::clone(&desk))),
             tasks: Tasks::default(),
             drain: config.server.drain,
             closing: watch::Sender::new(Closing::No),
@@ -152,7 +182,10 @@ impl Server {
             config: Arc::new(config),
             desk,
         };
-        let fleet = Arc::new(Fleet::new(blueprints, models));
+        for plan in &plans {
+            server.watch(plan);
+        }
+        let fleet = Arc::new(Fleet::new(plans, models));
         let supervisor = replicas::supervise(fleet, Arc::downgrade(&server.desk), starts);
         server.run("replicas", supervisor);
         for id in (0..server.replicas).filter_map(|n| u32::try_from(n).ok()) {
@@ -254,6 +287,25 @@ impl Server {
         }
     }
 
+    /// Watches the engines of a model that run in other processes.
+    fn watch(&self, plan: &Plan) {
+        let Plan::Remote(model, limits) = plan else {
+            return;
+        };
+        for upstream in &model.replicas {
+            let (model, upstream) = (Arc::clone(model), Arc::clone(upstream));
+            let desk = Arc::downgrade(&self.desk);
+            let watch = probe::watch(
+                Arc::clone(&model),
+                Arc::clone(&upstream),
+                *limits,
+                desk.clone(),
+            );
+            self.run("replica", watch);
+            self.run("report", probe::report(model, upstream, *limits, desk));
+        }
+    }
+
     /// Runs a task that ends with the server.
     fn run(&self, name: &'static str, task: impl Future<Output = ()> + Send + 'static) {
         let mut stop = self.stop.subscribe();
@@ -287,18 +339,79 @@ async fn bind_admin(address: Option<SocketAddr>) -> Result<Option<TcpListener>, 
         .map_err(|source| StartError::Admin { address, source })
 }
 
-fn load(models: &[ModelConfig], faults: &Faults) -> Result<Vec<Blueprint>, StartError> {
+fn load(
+    models: &[ModelConfig],
+    faults: &Faults,
+    salt_key: [u8; 32],
+) -> Result<Vec<Plan>, StartError> {
+    let mut first = 0;
     let load = |config: &ModelConfig| {
-        Blueprint::load(config, faults).map_err(|source| StartError::Model {
+        let ids = first..;
+        first += u32::try_from(config.replicas.len()).unwrap_or(u32::MAX);
+        if let EngineConfig::Remote(remote) = &config.engine {
+            return plan_remote(config, remote, ids, salt_key);
+        }
+        let loaded = Blueprint::load(config, faults).map_err(|source| StartError::Model {
             model: config.name.clone(),
             source,
+        })?;
+        let built = loaded.map(|blueprint| Plan::Built(Box::new(blueprint)));
+        built.ok_or_else(|| StartError::Nothing {
+            model: config.name.clone(),
         })
     };
     models.iter().map(load).collect()
 }
 
-fn policy_config(config: &Config, blueprints: &[Blueprint], clock: &Clock) -> gateway::Config {
-    let models = config.models.list().iter().zip(blueprints);
+fn plan_remote(
+    config: &ModelConfig,
+    remote: &RemoteConfig,
+    ids: impl Iterator<Item = u32>,
+    salt_key: [u8; 32],
+) -> Result<Plan, StartError> {
+    let tls = remote_tls(config, remote)?;
+    let addresses = config
+        .replicas
+        .iter()
+        .filter_map(|replica| replica.url.clone());
+    let upstream = |(address, id)| {
+        Arc::new(Upstream {
+            id: ReplicaId::new(id),
+            pool: Pool::new(address, remote.connect, tls.clone()),
+            start: Notify::new(),
+        })
+    };
+    let replicas = addresses.zip(ids).map(upstream).collect();
+    let name = remote.model.clone().unwrap_or_else(|| config.name.clone());
+    let model = RemoteModel::new(remote.clone(), name, config.context, replicas, salt_key);
+    let limits = probe::Limits {
+        sequences: config.max_sequences,
+        kv: config.kv_tokens.map(Tokens::blocks),
+    };
+    Ok(Plan::Remote(Arc::new(model), limits))
+}
+
+/// Whom the model's engines are believed to be, where one of them is reached by TLS.
+fn remote_tls(
+    config: &ModelConfig,
+    remote: &RemoteConfig,
+) -> Result<Option<TlsConnector>, StartError> {
+    let mut urls = config
+        .replicas
+        .iter()
+        .filter_map(|replica| replica.url.as_ref());
+    if !urls.any(Address::is_tls) {
+        return Ok(None);
+    }
+    let trusted = io::trust(remote.ca.as_deref());
+    trusted.map(Some).map_err(|source| StartError::Trust {
+        model: config.name.clone(),
+        source,
+    })
+}
+
+fn policy_config(config: &Config, plans: &[Plan], clock: &Clock) -> gateway::Config {
+    let models = config.models.list().iter().zip(plans);
     let replicas = (0..).zip(config.models.list()).flat_map(|(id, model)| {
         let replica = move |replica: &ReplicaConfig| gateway::ReplicaConfig {
             model: ModelId::new(id),
@@ -311,12 +424,12 @@ fn policy_config(config: &Config, blueprints: &[Blueprint], clock: &Clock) -> ga
         tenants: TenantTable::new(tenants.list.clone(), tenants.template.clone()),
         replicas: replicas.collect(),
         models: models
-            .map(|(model, blueprint)| gateway::Model {
-                context: blueprint.context(),
+            .map(|(model, plan)| gateway::Model {
+                context: plan.context(),
                 queue_max: model.queue.max_requests,
                 max_wait: model.queue.max_wait,
                 max_stream: model.max_stream,
-                kv_per_token: blueprint.kv_per_token(),
+                kv_per_token: plan.kv_per_token(),
                 target: model.target,
                 window: window::Bounds {
                     paced: model.schedule.paced,
@@ -339,22 +452,32 @@ pub(crate) fn weights(fairness: &Fairness) -> Weights {
     }
 }
 
-fn app(config: &Config, blueprints: &[Blueprint], desk: Arc<Desk>) -> App {
+fn app(config: &Config, plans: &[Plan], desk: Arc<Desk>) -> App {
     let mut models = Vec::new();
     let mut by_name = std::collections::HashMap::new();
-    for ((model, blueprint), id) in config.models.list().iter().zip(blueprints).zip(0..) {
+    for ((model, plan), id) in config.models.list().iter().zip(plans).zip(0..) {
         let id = ModelId::new(id);
         for name in std::iter::once(&model.name).chain(&model.aliases) {
             by_name.insert(name.clone(), id);
         }
+        let (context, made) = match plan {
+            Plan::Built(blueprint) => {
+                let engine = EngineModel {
+                    model: blueprint.model(),
+                    context: blueprint.context(),
+                    grammars: model.grammars,
+                };
+                (Some(engine.context), Made::Here(engine))
+            }
+            Plan::Remote(remote, _) => (remote.context, Made::Elsewhere(Arc::clone(remote))),
+        };
         models.push(ServedModel {
             id,
             name: model.name.clone(),
             aliases: model.aliases.clone(),
-            model: blueprint.model(),
-            context: blueprint.context(),
+            context,
             keepalive: model.keepalive,
-            grammars: model.grammars,
+            made,
         });
     }
     App {
@@ -362,6 +485,7 @@ fn app(config: &Config, blueprints: &[Blueprint], desk: Arc<Desk>) -> App {
         repeats: Repeats::default(),
         policy: config.fairness.policy.label(),
         desk,
+        relays: plans.iter().any(|plan| matches!(plan, Plan::Remote(..))),
         models,
         by_name,
         bounds: Bounds {
@@ -371,18 +495,33 @@ fn app(config: &Config, blueprints: &[Blueprint], desk: Arc<Desk>) -> App {
     }
 }
 
-fn facts(models: &[ModelConfig], blueprints: &[Blueprint]) -> Vec<ModelFacts> {
-    let fact = |(config, blueprint): (&ModelConfig, &Blueprint)| {
-        let (tokens, bytes) = blueprint.pool();
+fn facts(models: &[ModelConfig], plans: &[Plan]) -> Vec<ModelFacts> {
+    let fact = |(config, plan): (&ModelConfig, &Plan)| {
+        let (description, pool) = match plan {
+            Plan::Built(blueprint) => {
+                let (tokens, bytes) = blueprint.pool();
+                (
+                    blueprint.model().name().to_owned(),
+                    Some((tokens.get(), bytes.get())),
+                )
+            }
+            Plan::Remote(remote, _) => {
+                let kind = remote.config.kind.label();
+                (format!("{} on {kind}", remote.name), None)
+            }
+        };
         ModelFacts {
             name: config.name.clone(),
-            description: blueprint.model().name().to_owned(),
-            context: blueprint.context().get(),
+            description,
+            context: match plan {
+                Plan::Built(blueprint) => Some(blueprint.context().get()),
+                Plan::Remote(remote, _) => remote.context.map(Tokens::get),
+            },
             replicas: config.replicas.len(),
-            kv_tokens: tokens.get(),
-            kv_bytes: bytes.get(),
+            kv_tokens: pool.map(|(tokens, _)| tokens),
+            kv_bytes: pool.map(|(_, bytes)| bytes),
             sequences: config.max_sequences,
         }
     };
-    models.iter().zip(blueprints).map(fact).collect()
+    models.iter().zip(plans).map(fact).collect()
 }

@@ -174,7 +174,9 @@ impl StreamBody {
             Some(Letter::Refused(refusal)) => self.fail(refusal.outcome, out),
             // Cancelled without a word of why, or letters that end without a last one: neither is
             // ordered anywhere.
-            Some(Letter::Ended(EngineEnding::Cancelled, _)) | None => self.fail(Outcome::Bug, out),
+            Some(Letter::Ended(EngineEnding::Cancelled | EngineEnding::Refused(_), _)) | None => {
+                self.fail(Outcome::Bug, out);
+            }
         }
     }
 
@@ -198,10 +200,8 @@ impl StreamBody {
         let Some(id) = self.held.flight().map(|flight| flight.id()) else {
             return;
         };
-        let now = self.keepalive.clock.now();
-        match self.gaps.last.replace(now) {
-            None => self.held.line().first_token(id),
-            Some(last) => self.gaps.observe(now.since(last).get(), delta.tokens),
+        if self.gaps.tokens(self.keepalive.clock.now(), delta.tokens) {
+            self.held.line().first_token(id);
         }
     }
 
@@ -263,8 +263,13 @@ impl Keepalive {
         }
     }
 
+    /// Something has been written just now.
+    pub(crate) fn written(&mut self) {
+        self.written = self.clock.now();
+    }
+
     /// Ready once nothing has been written for as long as a client should wait.
-    fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+    pub(crate) fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
             ready!(self.alarm.as_mut().poll(cx));
             let due = self.written + self.every;
@@ -279,6 +284,15 @@ impl Keepalive {
 impl Gaps {
     pub(crate) fn new(itl: Histogram) -> Self {
         Self { itl, last: None }
+    }
+
+    /// `tokens` are being written; whether they are the first.
+    pub(crate) fn tokens(&mut self, now: Time, tokens: u32) -> bool {
+        let last = self.last.replace(now);
+        if let Some(last) = last {
+            self.observe(now.since(last).get(), tokens);
+        }
+        last.is_none()
     }
 
     /// `tokens` came together after `micros`: their gaps are counted as equal.

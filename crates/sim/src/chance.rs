@@ -19,6 +19,8 @@ pub(crate) enum Purpose {
     Output,
     /// Where inside its tick a traced request stood.
     Tick,
+    /// In which order gaps come.
+    Shuffle,
     /// What prompts begin with alike.
     Prefix,
     /// What follows in a session.
@@ -33,6 +35,7 @@ impl Purpose {
             Self::Prompt => 3,
             Self::Output => 4,
             Self::Tick => 5,
+            Self::Shuffle => 8,
             Self::Prefix => 6,
             Self::Turns => 7,
         }
@@ -59,7 +62,7 @@ pub(crate) fn unit(rng: &mut Pcg64) -> f64 {
 
 /// A bijection under which close numbers end up far apart (the finalizer of SplitMix64: Steele et
 /// al., OOPSLA 2014).
-fn mix(number: u64) -> u64 {
+pub(crate) fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

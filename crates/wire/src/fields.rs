@@ -80,6 +80,11 @@ impl<'a, 'p> Fields<'a, 'p> {
         })
     }
 
+    /// The value of `name` as it was sent, `null` too: a part of the text that was read.
+    pub(crate) fn raw(&self, name: &str) -> Option<&'a str> {
+        self.values.get(name).map(|value| value.get())
+    }
+
     /// The value of `name`, or the refusal that says what to send.
     pub(crate) fn require(
         &self,

@@ -19,13 +19,21 @@ pub use params::{Delivery, Params, Sampling};
 mod error;
 mod headers;
 mod json_text;
+mod measure;
 mod models;
+mod relay;
 mod reply;
 pub mod sse;
+mod tap;
+mod whole;
 
 pub use error::ErrorBody;
 pub use headers::duration_header;
+pub use measure::PromptSize;
 pub use models::{ModelCard, write_model_list};
+pub use relay::{Edits, Patch, Relay, RelayKind, patched};
 pub use reply::{
     Answer, Choice, ChunkWriter, FinishReason, Likely, Logprob, Piece, Stamp, StreamUsage, Usage,
 };
+pub use tap::{EngineError, ErrorShape, Facts, Fault, Finish, Tap};
+pub use whole::Whole;

@@ -143,7 +143,7 @@ impl Delivery {
     }
 }
 
-fn model(fields: &Fields<'_, '_>) -> Result<String, BadRequest> {
+pub(crate) fn model(fields: &Fields<'_, '_>) -> Result<String, BadRequest> {
     let rule = "use the name of a model, as GET /v1/models lists them";
     let field = fields.require("model", rule)?;
     let name = field.string(rule)?;
@@ -155,11 +155,14 @@ fn model(fields: &Fields<'_, '_>) -> Result<String, BadRequest> {
 }
 
 /// A switch that is off when absent.
-fn flag(fields: &Fields<'_, '_>, name: &'static str) -> Result<bool, BadRequest> {
+pub(crate) fn flag(fields: &Fields<'_, '_>, name: &'static str) -> Result<bool, BadRequest> {
     fields.get(name).map_or(Ok(false), |value| value.boolean())
 }
 
-fn positive(fields: &Fields<'_, '_>, name: &'static str) -> Result<Option<NonZeroU32>, BadRequest> {
+pub(crate) fn positive(
+    fields: &Fields<'_, '_>,
+    name: &'static str,
+) -> Result<Option<NonZeroU32>, BadRequest> {
     let rule = "use a whole number from 1 to 4294967295, or leave it out";
     let Some(field) = fields.get(name) else {
         return Ok(None);

@@ -77,7 +77,7 @@ pub struct Usage {
 
 impl Usage {
     /// Appends the JSON object.
-    fn write(&self, out: &mut Vec<u8>) {
+    pub(crate) fn write(&self, out: &mut Vec<u8>) {
         out.extend_from_slice(b"{\"prompt_tokens\":");
         push_json(out, &self.prompt_tokens);
         out.extend_from_slice(b",\"completion_tokens\":");

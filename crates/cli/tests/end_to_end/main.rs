@@ -20,4 +20,5 @@ mod help;
 mod lifetime;
 mod logs;
 mod memory;
+mod report;
 mod starting;

@@ -9,7 +9,7 @@ use crate::ids::{ModelId, RequestId, TenantId, position};
 use crate::outcome::{Eviction, Outcome};
 use crate::request::{Request, Running, Stage};
 use crate::units::Time;
-use crate::usage::Usage;
+use crate::usage::{Counted, Usage};
 
 /// A request that is over.
 pub(super) struct Ended {
@@ -82,6 +82,7 @@ impl Gateway {
             replica: None,
             outcome,
             usage,
+            counted: Counted::Exactly,
             received,
             dispatched: None,
             first_token: None,
@@ -98,6 +99,7 @@ impl Gateway {
                         replica: Some(running.replica),
                         dispatched: Some(running.dispatched),
                         first_token: running.first_token,
+                        counted: running.counted,
                         ..record
                     },
                 }
@@ -140,6 +142,7 @@ impl Gateway {
             | Outcome::ClientGone(_)
             | Outcome::Rejected(_)
             | Outcome::ReplicaFailed(_)
+            | Outcome::ReplicaRefused(_)
             | Outcome::Fenced(_)
             | Outcome::Bug => levels.settle(request.reservation, usage.rated(self.weights)),
         }

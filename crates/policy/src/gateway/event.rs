@@ -7,7 +7,7 @@ use crate::request::{Arrival, ClientEnding};
 use crate::route::Because;
 use crate::tenant::Tenant;
 use crate::units::{KvBlocks, Micros, Time, Tokens};
-use crate::usage::{Usage, Weights};
+use crate::usage::{Counted, Usage, Weights};
 use crate::window::Capacity;
 
 /// Something that happened.
@@ -39,6 +39,20 @@ pub enum Event {
         served: Vec<Served>,
         /// What the replica says of itself after it.
         report: Report,
+    },
+    /// A replica in another process went on with an answer.
+    Streamed(Served),
+    /// What a replica in another process says of itself, when it was asked.
+    Reported {
+        /// Which replica.
+        replica: ReplicaId,
+        /// What it says.
+        report: Report,
+    },
+    /// The usage of a request is reckoned, not counted: its engine tells none.
+    Reckoned {
+        /// Which request.
+        id: RequestId,
     },
     /// The engine is done with a request that it was given.
     EngineEnded {
@@ -198,6 +212,8 @@ pub struct Record {
     pub outcome: Outcome,
     /// What was used.
     pub usage: Usage,
+    /// Who counted it.
+    pub counted: Counted,
     /// When it was received.
     pub received: Time,
     /// When it was given to a replica.

@@ -11,7 +11,7 @@ use crate::request::{ClientEnding, Running, Stage};
 use crate::route::{self, Candidate, Choice};
 use crate::tenant::Class;
 use crate::units::{KvBlocks, Micros, Time, Tokens};
-use crate::usage::{Usage, Weights};
+use crate::usage::{Counted, Usage, Weights};
 use crate::window::{Ask, Blocked, Capacity};
 
 impl Gateway {
@@ -147,6 +147,36 @@ impl Gateway {
         self.fill(model, now);
     }
 
+    /// Charges what a replica in another process gave. Its steps are not seen, so nothing is
+    /// learned of what one costs.
+    pub(super) fn streamed(&mut self, served: Served, now: Time) {
+        let Some(model) = self.requests.get(&served.id).map(|request| request.model) else {
+            return;
+        };
+        self.note_served(&served, self.weights);
+        let pool = self.pool(model);
+        pool.rate.served(served.prompt + served.output, now);
+        // A first token makes room for another prompt.
+        if served.prompt > Tokens::ZERO {
+            self.fill(model, now);
+        }
+    }
+
+    /// What a replica in another process says of itself.
+    pub(super) fn reported(&mut self, replica: ReplicaId, report: Report, now: Time) {
+        let replica = self.replica(replica);
+        replica.window.report(report.waiting, report.kv);
+        let model = replica.model;
+        self.fill(model, now);
+    }
+
+    /// Nobody counted what a request used.
+    pub(super) fn reckoned(&mut self, id: RequestId) {
+        if let Some(running) = self.running(id) {
+            running.counted = Counted::Roughly;
+        }
+    }
+
     fn note_served(&mut self, served: &Served, weights: Weights) {
         let Some(request) = self.requests.get_mut(&served.id) else {
             return;
@@ -181,7 +211,8 @@ impl Gateway {
         let replica = running.replica;
         // A replica says that it is down when it has ended all it had. By then the first of those
         // would have made room for the next in line, which would go to its ruin.
-        if ending == EngineEnding::Failed(Failure::Engine) {
+        let down = [Failure::Engine, Failure::Unreachable].map(EngineEnding::Failed);
+        if down.contains(&ending) {
             self.replica(replica).health.down(now);
         }
         self.end_if_over(id, now);

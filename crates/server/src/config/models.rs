@@ -13,6 +13,7 @@ use tollgate_policy::units::{KvBlocks, Micros, Tokens};
 use tollgate_policy::window::Bounds;
 
 use super::decode::{Cursor, Fields};
+use super::remote::{self, Address, RemoteConfig, RemoteKind};
 use super::{server, window};
 
 /// The longest context anyone can ask for; far beyond what models have, and safe to multiply.
@@ -23,6 +24,12 @@ const KV_TOKENS_MAX: u64 = 1_000_000_000;
 
 /// Engines of one model in this process; each has a thread and a KV pool of its own.
 const REPLICAS_MAX: usize = 16;
+
+/// Engines of one model in other processes.
+const REMOTE_REPLICAS_MAX: usize = 256;
+
+/// Requests that one engine in another process is given at once, at most.
+const REMOTE_SEQUENCES_MAX: u32 = 4096;
 
 const NAME_CHARS_MAX: usize = 128;
 const NAME_SIGNS: &str = "._:/-";
@@ -105,8 +112,10 @@ pub struct ModelConfig {
 }
 
 /// One engine of a model.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplicaConfig {
+    /// Where it listens, if it runs in another process.
+    pub url: Option<Address>,
     /// The one class it serves, where it does not serve all.
     pub only: Option<Class>,
 }
@@ -186,6 +195,8 @@ pub enum EngineConfig {
     },
     /// Made-up text at the pace of a cost model.
     Fake(FakeConfig),
+    /// Engines in other processes.
+    Remote(RemoteConfig),
 }
 
 /// The cost model of a fake engine.
@@ -299,18 +310,23 @@ impl ModelConfig {
             value.list(|name| claim(&name, names, id))
         });
         // What stands in for a missing name or engine is never seen: a problem was reported.
-        let engine = EngineConfig::read(fields).unwrap_or_else(|| EngineConfig::Embedded {
+        let stream = fields.optional("stream", |value| stream(&value));
+        let (keepalive, idle) = stream.unwrap_or_default();
+        let engine = EngineConfig::read(fields, idle).unwrap_or_else(|| EngineConfig::Embedded {
             path: PathBuf::new(),
             threads: None,
         });
+        let remote = matches!(engine, EngineConfig::Remote(_));
         let default = Self::new(name.unwrap_or_default(), engine);
         let model = Self {
             aliases: aliases.unwrap_or_default(),
             context: fields.optional("context", |value| tokens(&value, 16, CONTEXT_MAX)),
             kv_tokens: fields.optional("kv_tokens", kv_tokens),
             max_sequences: fields
-                .optional("max_sequences", |value| value.integer(1..=256))
-                .unwrap_or(default.max_sequences),
+                .optional("max_sequences", |value| {
+                    value.integer(1..=if remote { REMOTE_SEQUENCES_MAX } else { 256 })
+                })
+                .unwrap_or(if remote { 256 } else { default.max_sequences }),
             step_tokens: fields
                 .optional("step_tokens", |value| tokens(&value, 16, 8192))
                 .unwrap_or(default.step_tokens),
@@ -328,12 +344,8 @@ impl ModelConfig {
                     value.choice(&[("on", true), ("off", false)])
                 })
                 .unwrap_or(default.grammars),
-            keepalive: fields
-                .optional("stream", |value| keepalive(&value))
-                .unwrap_or(default.keepalive),
-            replicas: fields
-                .optional("replicas", |value| replicas(&value))
-                .unwrap_or_else(|| default.replicas.clone()),
+            keepalive: keepalive.unwrap_or(default.keepalive),
+            replicas: replicas(fields, remote).unwrap_or_else(|| default.replicas.clone()),
             window: window::read(fields),
             target: window::target(fields),
             ..default
@@ -346,6 +358,8 @@ impl ModelConfig {
     fn check(&self, fields: &Fields<'_, '_>) {
         let (context, kv_tokens) = match &self.engine {
             EngineConfig::Embedded { .. } => (self.context, self.kv_tokens),
+            // What its steps are is its own to know.
+            EngineConfig::Remote(_) => return self.check_remote(fields),
             EngineConfig::Fake(fake) => {
                 if let Some(context) = self.context.filter(|context| *context > fake.context) {
                     let most = fake.context;
@@ -374,6 +388,10 @@ impl ModelConfig {
             );
             fields.report("step_tokens", message);
         }
+        self.check_times(fields);
+    }
+
+    fn check_times(&self, fields: &Fields<'_, '_>) {
         if self.keepalive >= self.max_stream {
             fields.report(
                 "max_stream",
@@ -381,10 +399,27 @@ impl ModelConfig {
             );
         }
     }
+
+    /// Reports bounds that could never be reached.
+    fn check_remote(&self, fields: &Fields<'_, '_>) {
+        self.check_times(fields);
+        let EngineConfig::Remote(config) = &self.engine else {
+            return;
+        };
+        for (key, span) in [
+            ("upstream.first_byte", config.first_byte),
+            ("stream.idle", config.idle),
+        ] {
+            if span >= self.max_stream {
+                let message = "ends each stream before it could be";
+                fields.report("max_stream", format!("{message} cut by {key}"));
+            }
+        }
+    }
 }
 
 impl EngineConfig {
-    fn read(fields: &mut Fields<'_, '_>) -> Option<Self> {
+    fn read(fields: &mut Fields<'_, '_>, idle: Option<Micros>) -> Option<Self> {
         let kind = match fields.find("engine") {
             Some(value) => Kind::read(&value),
             None => Some(Kind::Embedded),
@@ -394,7 +429,32 @@ impl EngineConfig {
             .optional("threads", |value| value.integer(1..=1024_u32))
             .and_then(NonZeroU32::new);
         let fake = fields.find("fake");
-        match kind? {
+        let upstream = fields.find("upstream");
+        let kind = kind?;
+        if !matches!(kind, Kind::Remote(_)) {
+            let why = "is for engines in other processes; this one is in ours";
+            for (key, given) in [
+                ("upstream", upstream.is_some()),
+                ("stream.idle", idle.is_some()),
+            ] {
+                if given {
+                    fields.report(key, why);
+                }
+            }
+        }
+        match kind {
+            Kind::Remote(kind) => {
+                for (key, value) in [
+                    ("path", path),
+                    ("threads", fields.find("threads")),
+                    ("fake", fake),
+                ] {
+                    if value.is_some() {
+                        fields.report(key, format!("is not for engine: {}", kind.label()));
+                    }
+                }
+                Some(Self::Remote(RemoteConfig::read(kind, upstream, idle)))
+            }
             Kind::Embedded => {
                 if let Some(fake) = fake {
                     fake.report("is for engine: fake; this engine is embedded");
@@ -423,20 +483,20 @@ impl EngineConfig {
 enum Kind {
     Embedded,
     Fake,
+    Remote(RemoteKind),
 }
 
 impl Kind {
     fn read(value: &Cursor<'_>) -> Option<Self> {
-        match value.text("embedded or fake")? {
-            "vllm" | "sglang" | "llama-server" | "openai" => {
-                let shown = value.shown();
-                value.report(format!(
-                    "is {shown}, which is not in this version; embedded and fake are"
-                ));
-                None
-            }
-            _ => value.choice(&[("embedded", Self::Embedded), ("fake", Self::Fake)]),
-        }
+        let remote = [
+            RemoteKind::Vllm,
+            RemoteKind::Sglang,
+            RemoteKind::LlamaServer,
+            RemoteKind::OpenAi,
+        ];
+        let remote = remote.map(|kind| (kind.label(), Self::Remote(kind)));
+        let own = [("embedded", Self::Embedded), ("fake", Self::Fake)];
+        value.choice(&[own.as_slice(), remote.as_slice()].concat())
     }
 }
 
@@ -486,21 +546,24 @@ impl QueueConfig {
 
 /// Reads the engines of one model. Some must serve every class, or a tenant's promise could be one
 /// that nobody keeps.
-fn replicas(section: &Cursor<'_>) -> Option<Vec<ReplicaConfig>> {
-    let want = format!("a list of 1 to {REPLICAS_MAX} replicas, like [{{}}, {{}}]");
-    let list = section.list(|replica| {
-        replica.mapping(|fields| {
-            fields.forbid(
-                "url",
-                "is for engines in other processes, which are not in this version",
-            );
-            let only = |value: Cursor<'_>| value.choice(&[("reserved", Class::Reserved)]);
-            ReplicaConfig {
-                only: fields.optional("only", only),
-            }
-        })
-    })?;
-    if section.is_empty_list() || list.len() > REPLICAS_MAX {
+fn replicas(fields: &mut Fields<'_, '_>, remote: bool) -> Option<Vec<ReplicaConfig>> {
+    let most = if remote {
+        REMOTE_REPLICAS_MAX
+    } else {
+        REPLICAS_MAX
+    };
+    if remote {
+        let need = "say where the engines listen: [{ url: \"http://127.0.0.1:8000\" }]";
+        fields.required("replicas", need, |value| replica_list(&value, most, remote))
+    } else {
+        fields.optional("replicas", |value| replica_list(&value, most, remote))
+    }
+}
+
+fn replica_list(section: &Cursor<'_>, most: usize, remote: bool) -> Option<Vec<ReplicaConfig>> {
+    let want = format!("a list of 1 to {most} replicas, like [{{}}, {{}}]");
+    let list = section.list(|replica| replica.mapping(|fields| replica_fields(fields, remote)))?;
+    if section.is_empty_list() || list.len() > most {
         return section.refuse(want);
     }
     if list.iter().all(|replica| replica.only.is_some()) {
@@ -510,13 +573,33 @@ fn replicas(section: &Cursor<'_>) -> Option<Vec<ReplicaConfig>> {
     Some(list)
 }
 
-fn keepalive(section: &Cursor<'_>) -> Option<Micros> {
-    section
-        .mapping(|fields| {
-            fields.forbid("idle", "is not in this version; leave it out");
-            fields.optional("keepalive", |value| value.duration(span(100, 600_000)))
-        })
-        .flatten()
+fn replica_fields(fields: &mut Fields<'_, '_>, remote: bool) -> ReplicaConfig {
+    let url = if remote {
+        let need = "say where it listens, like http://127.0.0.1:8000";
+        fields.required("url", need, |value| remote::address(&value))
+    } else {
+        if fields.find("url").is_some() {
+            fields.report(
+                "url",
+                "is for engines in other processes; this one is in ours",
+            );
+        }
+        None
+    };
+    let only = |value: Cursor<'_>| value.choice(&[("reserved", Class::Reserved)]);
+    ReplicaConfig {
+        url,
+        only: fields.optional("only", only),
+    }
+}
+
+/// How often a client is sent a comment, and how long a replica may send nothing.
+fn stream(section: &Cursor<'_>) -> Option<(Option<Micros>, Option<Micros>)> {
+    section.mapping(|fields| {
+        let keepalive = fields.optional("keepalive", |value| value.duration(span(100, 600_000)));
+        let idle = fields.optional("idle", |value| value.duration(span(100, 3_600_000)));
+        (keepalive, idle)
+    })
 }
 
 /// Reads a name and takes it for the model `id`.

@@ -176,9 +176,10 @@ const MODELS: &[Key] = &[
     ),
     key(
         "models[].engine",
-        "embedded or fake",
+        "embedded or fake or vllm or sglang or llama-server or openai",
         Is("embedded"),
-        "What runs it: llama.cpp in this process, or made-up text at a set pace.",
+        "What runs it: llama.cpp in this process, made-up text at a set pace, or engines in other \
+         processes; `openai` is anything that speaks that API.",
     ),
     key(
         "models[].path",
@@ -202,7 +203,7 @@ const MODELS: &[Key] = &[
         "models[].max_sequences",
         "number, 1..=256",
         Is("32"),
-        "Requests that run at once.",
+        "Requests that run at once; for engines in other processes 1..=4096, and 256 on each.",
     ),
     key(
         "models[].threads",
@@ -274,6 +275,65 @@ const MODELS: &[Key] = &[
         "How often a client that waits for a token is sent a comment.",
     ),
     key(
+        "models[].stream.idle",
+        "duration, 100ms..=1h",
+        Is("60s"),
+        "How long an engine in another process may send nothing before its stream is cut; shorter \
+         than `max_stream`.",
+    ),
+    key(
+        "models[].upstream.model",
+        "1 to 256 printable characters",
+        Means("the model's `name`"),
+        "The model's name at its engines.",
+    ),
+    key(
+        "models[].upstream.key",
+        "1 to 4096 printable characters",
+        Means("none is sent"),
+        "The key that its engines get, best written as `${NAME}`. Keys of callers never go there.",
+    ),
+    key(
+        "models[].upstream.connect",
+        "duration, 10ms..=60s",
+        Is("5s"),
+        "How long a connection to an engine may take.",
+    ),
+    key(
+        "models[].upstream.first_byte",
+        "duration, 100ms..=1h",
+        Is("120s"),
+        "How long an engine may take to send the first event of a stream; shorter than \
+         `max_stream`, which alone bounds answers in one piece.",
+    ),
+    key(
+        "models[].upstream.cache_salt",
+        "on or off",
+        Means("on for vllm and sglang"),
+        "Whether each tenant's requests carry a salt of its own, so that no tenant can tell from \
+         the time to a first token what others sent. Only for `vllm` and `sglang`.",
+    ),
+    key(
+        "models[].upstream.priority",
+        "on or off",
+        Is("off"),
+        "Whether requests carry a priority by the service their tenant has had. The engine must \
+         run with `--scheduling-policy priority`. Only for `vllm` and `sglang`.",
+    ),
+    key(
+        "models[].upstream.ca",
+        "path",
+        Means("this computer's own"),
+        "A PEM file of certificates to trust beside this computer's own, for engines behind \
+         `https`.",
+    ),
+    key(
+        "models[].upstream.max_event",
+        "size, 64KiB..=256MiB",
+        Is("8MiB"),
+        "The largest event of a stream; a larger one ends its stream with an error.",
+    ),
+    key(
         "models[].grammars",
         "on or off",
         Is("off"),
@@ -285,7 +345,13 @@ const MODELS: &[Key] = &[
         "list of 1 to 16",
         Is("[{}]"),
         "The engines that serve it, in this process and on the same weights; each has a KV pool of \
-         its own.",
+         its own. Of engines in other processes 1 to 256, which must be named.",
+    ),
+    key(
+        "models[].replicas[].url",
+        "`http://HOST:PORT` or `https://HOST` or `unix:/PATH`",
+        Means("refused for engines in other processes"),
+        "Where the engine listens, with or without `/v1` at its end.",
     ),
     key(
         "models[].replicas[].only",

@@ -80,7 +80,7 @@ async fn what_it_serves_is_told_as_it_is() {
     );
     assert_eq!(
         (facts.context, facts.kv_tokens, facts.sequences),
-        (512, 2048, 7)
+        (Some(512), Some(2048), 7)
     );
     server.drain().await;
 }

@@ -1,0 +1,18 @@
+//! Engines in other processes: how they are reached, asked, and listened to.
+//!
+//! `pool.rs` keeps connections, `http1.rs` speaks on them, `exchange.rs` asks once and looks at the
+//! first of what comes back, `relay.rs` answers a client with it, and `stream.rs` is the body that
+//! passes on the rest. `probe.rs` asks an engine how it is. None of them decides which replica gets
+//! what, or when: that is the policy's.
+
+pub(crate) mod exchange;
+pub(crate) mod headers;
+pub(crate) mod http1;
+pub(crate) mod io;
+pub(crate) mod model;
+pub(crate) mod pool;
+pub(crate) mod probe;
+pub(crate) mod relay;
+pub(crate) mod stream;
+
+pub(crate) use self::model::{RemoteModel, Upstream};

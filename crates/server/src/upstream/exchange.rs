@@ -1,0 +1,494 @@
+//! Asks a replica once, and looks at the first of what comes back: nothing is told to the client
+//! before it is known what the answer is.
+//!
+//! A connection that was used before and breaks before the first byte of an answer is taken for one
+//! that the engine had closed: the same request goes out on a new one, once. After a byte has come,
+//! never.
+
+use std::io;
+use std::time::Duration;
+
+use axum::http::{HeaderMap, StatusCode, header};
+use bytes::{Buf as _, Bytes, BytesMut};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tollgate_policy::outcome::Failure;
+use tollgate_policy::units::Micros;
+use tollgate_wire::{EngineError, Fault, Tap, Whole};
+
+use super::http1::{BodyReader, HEAD_MAX, Head, Malformed, Next};
+use super::model::Upstream;
+use super::pool::{Age, Connection};
+use crate::clock::Clock;
+
+/// Bytes of an answer in one piece, which is held until it is known to be whole.
+const WHOLE_MAX: usize = 64 << 20;
+
+/// Bytes of an error that are read.
+const ERROR_MAX: usize = 1 << 20;
+
+/// Room for one read from a connection.
+pub(crate) const READ_SIZE: usize = 16 * 1024;
+
+/// Bodies up to this size are copied behind their head, to go out in one write.
+const JOIN_MAX: usize = 16 * 1024;
+
+/// A request, as it goes over the wire.
+#[derive(Debug)]
+pub(crate) struct Ask {
+    pub(crate) head: Vec<u8>,
+    pub(crate) body: Vec<Bytes>,
+    /// The reader of the stream that is asked for, where one is.
+    pub(crate) tap: Option<Tap>,
+    pub(crate) first_byte: Duration,
+}
+
+/// What comes back.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    /// A stream, the first event of which is a good one.
+    Stream(Box<Streaming>),
+    /// An answer in one piece.
+    Whole {
+        headers: HeaderMap,
+        body: Bytes,
+        said: Whole,
+    },
+    /// The engine does not take the request, which its caller can mend.
+    Refused {
+        status: StatusCode,
+        headers: HeaderMap,
+        /// As it came.
+        body: Bytes,
+        said: EngineError,
+    },
+    /// It failed.
+    Failed(Failed),
+}
+
+/// Why there is no answer.
+#[derive(Debug)]
+pub(crate) struct Failed {
+    pub(crate) failure: Failure,
+    /// When the engine says to come back.
+    pub(crate) retry_after: Option<Micros>,
+    /// What happened, for the log.
+    pub(crate) why: String,
+}
+
+/// A stream that has begun.
+#[derive(Debug)]
+pub(crate) struct Streaming {
+    pub(crate) headers: HeaderMap,
+    pub(crate) connection: Connection,
+    pub(crate) reader: BodyReader,
+    pub(crate) keeps: bool,
+    pub(crate) tap: Tap,
+    /// What has gone through the tap and is to be sent.
+    pub(crate) out: Vec<u8>,
+}
+
+impl Failed {
+    pub(crate) fn new(failure: Failure, why: impl Into<String>) -> Self {
+        Self {
+            failure,
+            retry_after: None,
+            why: why.into(),
+        }
+    }
+}
+
+impl From<Malformed> for Failed {
+    fn from(error: Malformed) -> Self {
+        Self::new(Failure::BadAnswer, error.to_string())
+    }
+}
+
+/// Asks, and waits for as much of the answer as says what it is.
+///
+/// # Cancel safety
+/// Dropped, it closes its connection, and the engine learns that nobody listens.
+pub(crate) async fn ask(upstream: &Upstream, ask: Ask, clock: &Clock) -> Reply {
+    let Some(tap) = ask.tap.clone() else {
+        // The head of an answer in one piece comes when all of it has been made.
+        return try_ask(upstream, &ask, None, clock)
+            .await
+            .unwrap_or_else(Reply::Failed);
+    };
+    let asking = try_ask(upstream, &ask, Some(tap), clock);
+    match tokio::time::timeout(ask.first_byte, asking).await {
+        Ok(reply) => reply.unwrap_or_else(Reply::Failed),
+        Err(_) => {
+            let why = "no event of a stream came in time";
+            Reply::Failed(Failed::new(Failure::Silent, why))
+        }
+    }
+}
+
+async fn try_ask(
+    upstream: &Upstream,
+    ask: &Ask,
+    tap: Option<Tap>,
+    clock: &Clock,
+) -> Result<Reply, Failed> {
+    let (connection, head) = open(upstream, ask, clock).await?;
+    match (tap, head.status.as_u16()) {
+        (Some(tap), 200) if is_event_stream(&head.headers) => {
+            first_event(connection, head, tap).await
+        }
+        (tap, 200..=299) => match (whole(upstream, connection, head, clock).await?, tap) {
+            (Reply::Whole { .. }, Some(_)) => {
+                let why = "it answered in one piece what was asked for as a stream";
+                Err(Failed::new(Failure::BadAnswer, why))
+            }
+            (reply, _) => Ok(reply),
+        },
+        (_, status) => error(upstream, connection, head, (status, clock)).await,
+    }
+}
+
+/// Sends a request, and reads the head of what comes back.
+async fn open(upstream: &Upstream, ask: &Ask, clock: &Clock) -> Result<(Connection, Head), Failed> {
+    if let Some(mut used) = upstream.pool.take(clock.now()) {
+        match talk(&mut used, ask).await {
+            Ok(head) => return Ok((used, head)),
+            Err(Broken::Answer(failed)) => return Err(failed),
+            Err(Broken::Connection(_)) => {}
+        }
+    }
+    let connected = upstream.pool.connect().await;
+    let mut connection = connected.map_err(|error| {
+        let why = format!("no connection to {}: {error}", upstream.pool.address());
+        Failed::new(Failure::Unreachable, why)
+    })?;
+    match talk(&mut connection, ask).await {
+        Ok(head) => Ok((connection, head)),
+        Err(Broken::Answer(failed)) => Err(failed),
+        Err(Broken::Connection(error)) => {
+            let why = format!("it closed the connection without an answer: {error}");
+            Err(Failed::new(Failure::BrokeOff, why))
+        }
+    }
+}
+
+/// How a try on one connection ended without a head.
+enum Broken {
+    /// Before any byte of an answer.
+    Connection(io::Error),
+    /// After one.
+    Answer(Failed),
+}
+
+async fn talk(connection: &mut Connection, ask: &Ask) -> Result<Head, Broken> {
+    let sent = send(connection, ask).await;
+    if let (Err(error), Age::Used) = (&sent, connection.age) {
+        return Err(Broken::Connection(error.kind().into()));
+    }
+    // An engine that refuses a body before it has read it may have said so before it closed.
+    loop {
+        match Head::take(&mut connection.buffer) {
+            Ok(Some(head)) => return Ok(head),
+            Ok(None) => {}
+            Err(error) => return Err(Broken::Answer(error.into())),
+        }
+        connection.buffer.reserve(READ_SIZE);
+        match connection.io.read_buf(&mut connection.buffer).await {
+            Ok(1..) => {}
+            Ok(0) if connection.buffer.is_empty() => {
+                let error = io::Error::from(io::ErrorKind::UnexpectedEof);
+                return Err(Broken::Connection(sent.err().unwrap_or(error)));
+            }
+            Ok(0) => return Err(Broken::Answer(broke_off("in its head"))),
+            Err(error) if connection.buffer.is_empty() => return Err(Broken::Connection(error)),
+            Err(_) => return Err(Broken::Answer(broke_off("in its head"))),
+        }
+    }
+}
+
+async fn send(connection: &mut Connection, ask: &Ask) -> io::Result<()> {
+    let length: usize = ask.body.iter().map(Bytes::len).sum();
+    let io = &mut connection.io;
+    if length <= JOIN_MAX {
+        let mut all = Vec::with_capacity(ask.head.len() + length);
+        all.extend_from_slice(&ask.head);
+        ask.body.iter().for_each(|part| all.extend_from_slice(part));
+        io.write_all(&all).await?;
+    } else {
+        io.write_all(&ask.head).await?;
+        for part in &ask.body {
+            io.write_all(part).await?;
+        }
+    }
+    io.flush().await
+}
+
+fn broke_off(place: &str) -> Failed {
+    Failed::new(Failure::BrokeOff, format!("it broke off {place}"))
+}
+
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    media_type(headers).is_some_and(|kind| kind.eq_ignore_ascii_case("text/event-stream"))
+}
+
+fn media_type(headers: &HeaderMap) -> Option<&str> {
+    let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+    value.split(';').next().map(str::trim)
+}
+
+/// Nothing was said of codings that we take, so none is taken.
+fn check_coding(head: &Head) -> Result<(), Failed> {
+    match head.headers.get(header::CONTENT_ENCODING) {
+        None => Ok(()),
+        Some(coding) if coding.as_bytes().eq_ignore_ascii_case(b"identity") => Ok(()),
+        Some(_) => {
+            let why = "it encoded an answer that was to be plain";
+            Err(Failed::new(Failure::BadAnswer, why))
+        }
+    }
+}
+
+/// Reads a stream up to its first chunk, or to what shows that it is none.
+async fn first_event(connection: Connection, head: Head, tap: Tap) -> Result<Reply, Failed> {
+    check_coding(&head)?;
+    let mut streaming = Streaming {
+        reader: head.body()?,
+        keeps: head.keeps,
+        headers: head.headers,
+        connection,
+        tap,
+        out: Vec::new(),
+    };
+    loop {
+        let ended = streaming.read_buffered()?;
+        if let Some(fault) = &streaming.tap.facts().fault {
+            return refusal(fault);
+        }
+        if streaming.tap.facts().chunks > 0 {
+            return Ok(Reply::Stream(Box::new(streaming)));
+        }
+        if ended || streaming.tap.is_over() {
+            return Err(broke_off("before its stream had anything in it"));
+        }
+        let connection = &mut streaming.connection;
+        connection.buffer.reserve(READ_SIZE);
+        match connection.io.read_buf(&mut connection.buffer).await {
+            Ok(1..) => {}
+            Ok(0) | Err(_) => return Err(broke_off("before its stream had anything in it")),
+        }
+    }
+}
+
+impl Streaming {
+    /// Puts what has been read through the tap; whether the body has ended.
+    pub(crate) fn read_buffered(&mut self) -> Result<bool, Malformed> {
+        let mut bytes = &self.connection.buffer[..];
+        let ended = loop {
+            match self.reader.next(&mut bytes)? {
+                Next::Data(data) => self.tap.push(data, &mut self.out),
+                Next::More => break false,
+                Next::End => break true,
+            }
+        };
+        let used = self.connection.buffer.len() - bytes.len();
+        self.connection.buffer.advance(used);
+        Ok(ended)
+    }
+}
+
+/// What an error in a stream means, while nothing of it has been sent on.
+fn refusal(fault: &Fault) -> Result<Reply, Failed> {
+    match fault {
+        Fault::Error(error) => of_status(error.status, error.clone()),
+        Fault::NoChunk => Err(Failed::new(
+            Failure::BadAnswer,
+            "an event of its stream is not JSON",
+        )),
+        Fault::TooLarge => Err(Failed::new(
+            Failure::BadAnswer,
+            "an event of its stream is larger than upstream.max_event",
+        )),
+    }
+}
+
+/// What an error means that came under a good status.
+fn of_status(status: Option<u16>, said: EngineError) -> Result<Reply, Failed> {
+    let status = status.and_then(|status| StatusCode::from_u16(status).ok());
+    match status {
+        Some(status) if is_callers(status) => Ok(Reply::Refused {
+            status,
+            headers: HeaderMap::new(),
+            body: Bytes::new(),
+            said,
+        }),
+        Some(status) => Err(Failed::new(
+            failure_of(status),
+            format!("it said {status}: {}", said.message),
+        )),
+        None => Err(Failed::new(
+            Failure::Sequence,
+            format!("it said: {}", said.message),
+        )),
+    }
+}
+
+/// Whether an error is one that the caller can mend. That our own key is not taken is none.
+fn is_callers(status: StatusCode) -> bool {
+    status.is_client_error() && !matches!(status.as_u16(), 401 | 403 | 407)
+}
+
+/// What a bad status says of the engine.
+pub(crate) fn failure_of(status: StatusCode) -> Failure {
+    match status.as_u16() {
+        429 | 503 | 529 => Failure::Busy,
+        500..=599 => Failure::Sequence,
+        _ => Failure::BadAnswer,
+    }
+}
+
+/// Reads an answer in one piece.
+async fn whole(
+    upstream: &Upstream,
+    mut connection: Connection,
+    head: Head,
+    clock: &Clock,
+) -> Result<Reply, Failed> {
+    check_coding(&head)?;
+    let mut reader = head.body()?;
+    let body = read_all(&mut connection, &mut reader, WHOLE_MAX).await?;
+    let said = match Whole::read(&body) {
+        Some(Ok(said)) => said,
+        Some(Err(error)) => return of_status(error.status, error),
+        None => {
+            let why = "its answer is not JSON";
+            return Err(Failed::new(Failure::BadAnswer, why));
+        }
+    };
+    if head.keeps && reader.is_done() {
+        upstream.pool.give(connection, clock.now());
+    }
+    Ok(Reply::Whole {
+        headers: head.headers,
+        body,
+        said,
+    })
+}
+
+/// Reads an error.
+async fn error(
+    upstream: &Upstream,
+    mut connection: Connection,
+    head: Head,
+    (status, clock): (u16, &Clock),
+) -> Result<Reply, Failed> {
+    let mut reader = head.body()?;
+    let body = read_all(&mut connection, &mut reader, ERROR_MAX).await?;
+    if head.keeps && reader.is_done() {
+        upstream.pool.give(connection, clock.now());
+    }
+    let said = EngineError::of_body(&body);
+    if is_callers(head.status) {
+        let said = said.unwrap_or_else(|| EngineError {
+            status: Some(status),
+            message: plain(&body),
+            ..EngineError::default()
+        });
+        return Ok(Reply::Refused {
+            status: head.status,
+            headers: head.headers,
+            body,
+            said,
+        });
+    }
+    let message = said.map_or_else(|| plain(&body), |said| said.message);
+    Err(Failed {
+        failure: failure_of(head.status),
+        retry_after: retry_after(&head.headers),
+        why: format!("it answered {}: {message}", head.status),
+    })
+}
+
+/// What is left to say of an error that is no JSON.
+fn plain(body: &[u8]) -> String {
+    let text = String::from_utf8_lossy(&body[..body.len().min(EngineError::MESSAGE_MAX)]);
+    text.chars().filter(|c| !c.is_control()).collect()
+}
+
+/// When an engine says to come back, where it says so in seconds.
+pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Micros> {
+    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
+    let secs: u64 = value.trim().parse().ok()?;
+    Some(Micros::from_secs(secs.min(3_600)))
+}
+
+/// Reads a body to its end.
+async fn read_all(
+    connection: &mut Connection,
+    reader: &mut BodyReader,
+    most: usize,
+) -> Result<Bytes, Failed> {
+    let mut all = BytesMut::new();
+    loop {
+        let mut bytes = &connection.buffer[..];
+        let ended = loop {
+            match reader.next(&mut bytes)? {
+                Next::Data(data) => all.extend_from_slice(data),
+                Next::More => break false,
+                Next::End => break true,
+            }
+        };
+        let used = connection.buffer.len() - bytes.len();
+        connection.buffer.advance(used);
+        if all.len() > most {
+            let why = format!("its answer is longer than {most} bytes");
+            return Err(Failed::new(Failure::BadAnswer, why));
+        }
+        if ended {
+            return Ok(all.freeze());
+        }
+        connection.buffer.reserve(READ_SIZE);
+        match connection.io.read_buf(&mut connection.buffer).await {
+            Ok(1..) => {}
+            Ok(0) if reader.ends_with_connection() => return Ok(all.freeze()),
+            Ok(0) | Err(_) => return Err(broke_off("in its answer")),
+        }
+    }
+}
+
+/// Gets a page from a replica, over a connection of its own: what a probe learns must not depend on
+/// connections that requests left behind.
+///
+/// # Errors
+/// There is none, or not in time.
+pub(crate) async fn get(
+    upstream: &Upstream,
+    head: Vec<u8>,
+    within: Duration,
+) -> Result<(StatusCode, Bytes), Failed> {
+    let ask = Ask {
+        head,
+        body: Vec::new(),
+        tap: None,
+        first_byte: within,
+    };
+    let getting = async {
+        let connected = upstream.pool.connect().await;
+        let mut connection = connected.map_err(|error| {
+            let why = format!("no connection to {}: {error}", upstream.pool.address());
+            Failed::new(Failure::Unreachable, why)
+        })?;
+        let head = talk(&mut connection, &ask)
+            .await
+            .map_err(|broken| match broken {
+                Broken::Answer(failed) => failed,
+                Broken::Connection(error) => Failed::new(Failure::BrokeOff, error.to_string()),
+            })?;
+        let mut reader = head.body()?;
+        let body = read_all(&mut connection, &mut reader, WHOLE_MAX).await?;
+        Ok((head.status, body))
+    };
+    match tokio::time::timeout(within, getting).await {
+        Ok(got) => got,
+        Err(_) => Err(Failed::new(Failure::Silent, "it did not answer in time")),
+    }
+}
+
+const _: () = assert!(HEAD_MAX < WHOLE_MAX);

@@ -1,0 +1,123 @@
+//! Connections to one replica: those that are idle, the one used last on top.
+//!
+//! An idle one is used again while it is fresh and quiet. That says little: the engine may be
+//! closing it just now. So whoever takes one that was used before asks again on a new one when it
+//! breaks before any byte of an answer.
+
+use std::io;
+use std::sync::{Mutex, PoisonError};
+use std::time::Duration;
+
+use bytes::BytesMut;
+use tokio_rustls::TlsConnector;
+use tollgate_policy::units::{Micros, Time};
+
+use super::io::Io;
+use crate::config::Address;
+
+/// Connections that are kept idle at most.
+const IDLE_MAX: usize = 256;
+
+/// How long one is kept: less than the 5 s after which uvicorn and llama.cpp's server close theirs.
+const IDLE_TIME: Micros = Micros::from_millis(4_000);
+
+/// A connection to a replica.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    pub(crate) io: Io,
+    /// What has been read of it and not yet used.
+    pub(crate) buffer: BytesMut,
+    pub(crate) age: Age,
+}
+
+/// Whether a connection has carried an answer before.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Age {
+    New,
+    Used,
+}
+
+/// The connections of one replica.
+pub(crate) struct Pool {
+    address: Address,
+    tls: Option<TlsConnector>,
+    connect: Duration,
+    idle: Mutex<Vec<(Time, Connection)>>,
+}
+
+impl Pool {
+    pub(crate) fn new(address: Address, connect: Micros, tls: Option<TlsConnector>) -> Self {
+        Self {
+            address,
+            tls,
+            connect: Duration::from_micros(connect.get()),
+            idle: Mutex::new(Vec::new()),
+        }
+    }
+
+    pub(crate) fn address(&self) -> &Address {
+        &self.address
+    }
+
+    /// A connection that was used before, if one is left that looks usable.
+    pub(crate) fn take(&self, now: Time) -> Option<Connection> {
+        loop {
+            let (since, connection) = self.lock().pop()?;
+            if now.since(since) < IDLE_TIME && connection.io.is_quiet() {
+                return Some(connection);
+            }
+        }
+    }
+
+    /// A new connection.
+    ///
+    /// # Errors
+    /// There is none to be had, or not in time.
+    pub(crate) async fn connect(&self) -> io::Result<Connection> {
+        let connecting = Io::connect(&self.address, self.tls.as_ref());
+        let connecting = tokio::time::timeout(self.connect, connecting);
+        match connecting.await {
+            Ok(connected) => connected.map(|io| Connection {
+                io,
+                buffer: BytesMut::new(),
+                age: Age::New,
+            }),
+            Err(_) => Err(io::Error::from(io::ErrorKind::TimedOut)),
+        }
+    }
+
+    /// Keeps a connection whose answer has been read to its end.
+    pub(crate) fn give(&self, mut connection: Connection, now: Time) {
+        if !connection.buffer.is_empty() {
+            return; // What comes after an answer was not asked for.
+        }
+        connection.age = Age::Used;
+        // A small one is used again; what a large answer took is not kept.
+        if connection.buffer.capacity() > 64 * 1024 {
+            connection.buffer = BytesMut::new();
+        }
+        let mut idle = self.lock();
+        idle.push((now, connection));
+        let stale = |(since, _): &(Time, Connection)| now.since(*since) >= IDLE_TIME;
+        let old = idle.iter().take_while(|idle| stale(idle)).count();
+        let many = idle.len().saturating_sub(IDLE_MAX);
+        idle.drain(..old.max(many));
+    }
+
+    /// Closes all that are idle: the replica is not what it was.
+    pub(crate) fn clear(&self) {
+        self.lock().clear();
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(Time, Connection)>> {
+        self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,447 @@
+//! Answers a client with what an engine in another process says.
+//!
+//! The status is committed once it is known what the answer is: for a stream when its first event
+//! is a good one, for an answer in one piece when all of it is there. Only a client that has waited
+//! for long is told `200` and a comment before that. Where a request goes, the policy says.
+
+use std::num::NonZeroU32;
+use std::sync::Arc;
+use std::time::Duration;
+
+use axum::body::Body;
+use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::response::Response;
+use bytes::Bytes;
+use tollgate_policy::gateway::Dispatch;
+use tollgate_policy::ids::RequestId;
+use tollgate_policy::outcome::{EngineEnding, Failure, FinishReason, Outcome};
+use tollgate_policy::request::Arrival;
+use tollgate_policy::units::{Micros, Tokens};
+use tollgate_policy::usage::{Counted, Usage};
+use tollgate_wire::{
+    Edits, EngineError, ErrorShape, Finish, Patch, Relay, RelayKind, StreamUsage, Tap, Whole,
+};
+
+use super::exchange::{Ask, Failed, Reply, Streaming, ask, retry_after};
+use super::headers::copy_response;
+use super::model::{RemoteModel, Upstream};
+use super::stream::{RelayBody, Watched};
+use crate::answer::dispatch_headers;
+use crate::app::{App, Made, Visit};
+use crate::held::Held;
+use crate::inflight::{InFlight, Letter};
+use crate::line::Line;
+use crate::refuse;
+use crate::stream::{Gaps, Keepalive};
+
+/// A request for an engine in another process.
+#[derive(Debug)]
+pub(crate) struct Passage {
+    pub(crate) kind: RelayKind,
+    /// As the client sent it.
+    pub(crate) body: Bytes,
+    pub(crate) relay: Relay,
+    /// The client's headers that the engine gets, as they go over the wire.
+    pub(crate) headers: Vec<u8>,
+}
+
+/// One request on its way.
+struct Call {
+    app: Arc<App>,
+    line: Arc<Line>,
+    model: Arc<RemoteModel>,
+    arrival: Arrival,
+    passage: Passage,
+}
+
+/// What has become of a request once it is known what its answer is.
+pub(crate) struct Opened {
+    pub(crate) flight: InFlight,
+    pub(crate) dispatch: Option<Dispatch>,
+    pub(crate) what: What,
+    /// The name that the caller knows the model by.
+    asked: String,
+    model: Arc<RemoteModel>,
+    kind: RelayKind,
+}
+
+/// What that answer is.
+pub(crate) enum What {
+    /// A stream, and from whom.
+    Stream(Box<Streaming>, Arc<Upstream>),
+    Whole(HeaderMap, Bytes),
+    Refused {
+        status: StatusCode,
+        headers: HeaderMap,
+        body: Bytes,
+        said: EngineError,
+    },
+    Failed(Failed),
+    /// The policy has ended it: its last letter.
+    Letter(Option<Letter>),
+}
+
+/// Hands in a request, and answers with what becomes of it.
+pub(crate) async fn relay(
+    app: &Arc<App>,
+    visit: &Visit,
+    arrival: Arrival,
+    passage: Passage,
+) -> Response {
+    let served = app.model(arrival.model);
+    let Made::Elsewhere(model) = &served.made else {
+        return refuse::bug(); // Not reached: whoever made the passage looked.
+    };
+    let flight = app.desk.arrive_elsewhere(arrival);
+    let keepalive = served.keepalive;
+    let stream = passage.relay.delivery.stream;
+    let call = Call {
+        app: Arc::clone(app),
+        line: Arc::clone(&visit.line),
+        model: Arc::clone(model),
+        arrival,
+        passage,
+    };
+    if !stream {
+        return Box::pin(call.open(flight)).await.answer(&visit.line);
+    }
+    let watched = call.watched(&served.name);
+    let comments = Keepalive::new(app.desk.clock(), keepalive);
+    let mut opening = Box::pin(call.open(flight));
+    let patience = Duration::from_micros(keepalive.get());
+    match tokio::time::timeout(patience, opening.as_mut()).await {
+        Ok(opened) => opened.begin(watched, comments),
+        Err(_) => {
+            let body = RelayBody::waiting(opening, watched, comments);
+            stream_response(body, &HeaderMap::new(), None)
+        }
+    }
+}
+
+impl Call {
+    /// What whoever reads the stream must know of the request.
+    fn watched(&self, name: &str) -> Watched {
+        let desk = &self.app.desk;
+        let class = desk.with_tenant(self.arrival.tenant, |tenant| tenant.class.label());
+        Watched {
+            line: Arc::clone(&self.line),
+            clock: desk.clock(),
+            model: Arc::clone(&self.model),
+            size: self.passage.relay.size,
+            prompt: self.arrival.prompt,
+            answers: self.passage.relay.answers,
+            gaps: Gaps::new(desk.books().metrics().itl(name, class)),
+            request: desk.books().request_name(self.arrival.id),
+        }
+    }
+
+    /// Waits for a replica, asks it, and waits until it is known what the answer is.
+    async fn open(self, mut flight: InFlight) -> Opened {
+        let dispatch = match flight.letters().recv().await {
+            Some(Letter::Dispatched(dispatch)) => dispatch,
+            other => return self.opened(flight, None, What::Letter(other)),
+        };
+        self.line.fence(dispatch.fence);
+        let Some(upstream) = self.model.replica(dispatch.replica).map(Arc::clone) else {
+            let failed = Failed::new(Failure::Engine, "the replica is not there any more");
+            return self.failed(flight, dispatch, failed);
+        };
+        // Also when nothing has come back yet: the engine works on the prompt from here on.
+        flight.note(Usage {
+            prompt: self.arrival.prompt,
+            ..Usage::default()
+        });
+        let clock = self.app.desk.clock();
+        let reply = tokio::select! {
+            reply = ask(&upstream, self.ask(&dispatch, &upstream), &clock) => reply,
+            letter = flight.letters().recv() => {
+                let usage = Usage { prompt: self.arrival.prompt, ..Usage::default() };
+                flight.engine_ended(EngineEnding::Cancelled, usage, Counted::Roughly);
+                return self.opened(flight, Some(dispatch), What::Letter(letter));
+            }
+        };
+        match reply {
+            Reply::Stream(streaming) => {
+                let what = What::Stream(streaming, upstream);
+                self.opened(flight, Some(dispatch), what)
+            }
+            Reply::Whole {
+                headers,
+                body,
+                said,
+            } => {
+                self.whole_ended(&mut flight, said);
+                self.opened(flight, Some(dispatch), What::Whole(headers, body))
+            }
+            Reply::Refused {
+                status,
+                headers,
+                body,
+                said,
+            } => {
+                let ending = EngineEnding::Refused(status.as_u16());
+                flight.engine_ended(ending, Usage::default(), Counted::Exactly);
+                let what = What::Refused {
+                    status,
+                    headers,
+                    body,
+                    said,
+                };
+                self.opened(flight, Some(dispatch), what)
+            }
+            Reply::Failed(failed) => self.failed(flight, dispatch, failed),
+        }
+    }
+
+    fn failed(self, mut flight: InFlight, dispatch: Dispatch, failed: Failed) -> Opened {
+        let ending = EngineEnding::Failed(failed.failure);
+        flight.engine_ended(ending, Usage::default(), Counted::Exactly);
+        self.log(&dispatch, &failed);
+        self.opened(flight, Some(dispatch), What::Failed(failed))
+    }
+
+    fn log(&self, dispatch: &Dispatch, failed: &Failed) {
+        let request = self.app.desk.books().request_name(dispatch.id);
+        let replica = dispatch.replica.get();
+        tracing::warn!(
+            request,
+            replica,
+            why = failed.why,
+            "a replica failed a request"
+        );
+    }
+
+    fn opened(self, flight: InFlight, dispatch: Option<Dispatch>, what: What) -> Opened {
+        Opened {
+            flight,
+            dispatch,
+            what,
+            asked: self.passage.relay.model,
+            model: self.model,
+            kind: self.passage.kind,
+        }
+    }
+
+    /// Settles an answer in one piece.
+    fn whole_ended(&self, flight: &mut InFlight, said: Whole) {
+        let (usage, counted) = match said.usage {
+            Some(usage) => (policy_usage(usage), Counted::Exactly),
+            None => {
+                let output = self.model.reckon_output(said.text_bytes, 0);
+                let prompt = self.arrival.prompt;
+                let usage = Usage {
+                    prompt,
+                    output,
+                    ..Usage::default()
+                };
+                (usage, Counted::Roughly)
+            }
+        };
+        if counted == Counted::Exactly {
+            self.model
+                .learn(self.passage.relay.size, said.text_bytes, usage);
+        }
+        let finish = EngineEnding::Finished(finish_reason(said.finish));
+        flight.engine_ended(finish, usage, counted);
+    }
+
+    /// The request as the replica gets it.
+    fn ask(&self, dispatch: &Dispatch, upstream: &Upstream) -> Ask {
+        let config = &self.model.config;
+        let relay = &self.passage.relay;
+        let (salt, most) = self.app.desk.with_tenant(self.arrival.tenant, |tenant| {
+            let salt = config.cache_salt.then(|| self.model.salt(&tenant.name));
+            (salt, tenant.limits.max_output)
+        });
+        let writes = self.passage.kind != RelayKind::Embeddings;
+        let edits = Edits {
+            model: Some(&self.model.name),
+            include_usage: relay.delivery.stream,
+            max_output: most.filter(|_| writes).and_then(token_limit),
+            cache_salt: salt.as_deref().filter(|_| writes),
+            priority: config.priority.then(|| self.priority()).filter(|_| writes),
+        };
+        let body = parts(&self.passage.body, relay.patches(&edits));
+        let length: usize = body.iter().map(Bytes::len).sum();
+        let path = match self.passage.kind {
+            RelayKind::Chat => "/v1/chat/completions",
+            RelayKind::Text => "/v1/completions",
+            RelayKind::Embeddings => "/v1/embeddings",
+        };
+        let mut head = self.model.head(upstream, "POST", path);
+        let request = self.app.desk.books().request_name(dispatch.id);
+        let own = format!(
+            "content-type: application/json\r\ncontent-length: {length}\r\nx-request-id: \
+             {request}\r\n"
+        );
+        head.extend_from_slice(own.as_bytes());
+        head.extend_from_slice(&self.passage.headers);
+        head.extend_from_slice(b"\r\n");
+        let wants = if relay.delivery.include_usage {
+            StreamUsage::Final
+        } else {
+            StreamUsage::Omitted
+        };
+        Ask {
+            head,
+            body,
+            tap: relay
+                .delivery
+                .stream
+                .then(|| Tap::new(wants, config.max_event)),
+            first_byte: Duration::from_micros(config.first_byte.get()),
+        }
+    }
+
+    /// Its place in the engine's own order, where less is sooner: the service its tenant has had,
+    /// by weight.
+    fn priority(&self) -> i64 {
+        let served = self.app.desk.served_by_weight(self.arrival.tenant);
+        i64::try_from(served.get()).unwrap_or(i64::MAX)
+    }
+}
+
+fn token_limit(tokens: Tokens) -> Option<NonZeroU32> {
+    u32::try_from(tokens.get()).ok().and_then(NonZeroU32::new)
+}
+
+/// A body with its patches, in parts: what is the client's is not copied.
+fn parts(body: &Bytes, patches: Vec<Patch>) -> Vec<Bytes> {
+    let mut parts = Vec::with_capacity(patches.len() * 2 + 1);
+    let mut at = 0;
+    for patch in patches {
+        parts.push(body.slice(at..patch.at.start));
+        parts.push(Bytes::from(patch.with));
+        at = patch.at.end;
+    }
+    parts.push(body.slice(at..));
+    parts
+}
+
+pub(crate) fn policy_usage(usage: tollgate_wire::Usage) -> Usage {
+    Usage {
+        prompt: Tokens::new(usage.prompt_tokens),
+        cached: Tokens::new(usage.cached_tokens),
+        output: Tokens::new(usage.completion_tokens),
+    }
+}
+
+pub(crate) fn finish_reason(finish: Option<Finish>) -> FinishReason {
+    match finish {
+        Some(Finish::Stop) | None => FinishReason::Stop,
+        Some(Finish::Length) => FinishReason::Length,
+        Some(Finish::ToolCalls) => FinishReason::ToolCalls,
+        Some(Finish::Other) => FinishReason::Other,
+    }
+}
+
+impl Opened {
+    /// The answer to a client that asked for a stream and has been sent nothing.
+    fn begin(self, watched: Watched, comments: Keepalive) -> Response {
+        match self.what {
+            What::Stream(streaming, upstream) => {
+                let headers = streaming.headers.clone();
+                let held = Held::new(self.flight, Arc::clone(&watched.line));
+                let body = RelayBody::begun(held, (streaming, upstream), watched, comments);
+                stream_response(body, &headers, self.dispatch.as_ref())
+            }
+            What::Whole(..) | What::Refused { .. } | What::Failed(_) | What::Letter(_) => {
+                let line = Arc::clone(&watched.line);
+                self.answer(&line)
+            }
+        }
+    }
+
+    /// The answer to a client that has been sent nothing, where it is no stream.
+    fn answer(self, line: &Arc<Line>) -> Response {
+        let id = self.flight.id();
+        let mut response = match self.what {
+            What::Whole(headers, body) => whole_response(&headers, body, (line, id)),
+            What::Refused {
+                status,
+                headers,
+                body,
+                said,
+            } => {
+                let body = self.model.renamed(body, &self.asked);
+                refused_response(status, &headers, body, &said, (&self.model, &self.asked))
+            }
+            What::Failed(failed) => {
+                refuse::ended_until(Outcome::ReplicaFailed(failed.failure), failed.retry_after)
+            }
+            What::Letter(Some(Letter::Refused(refusal))) => refuse::refused(&refusal, self.kind),
+            What::Letter(Some(Letter::Stopped(outcome))) => refuse::ended(outcome),
+            What::Letter(
+                Some(
+                    Letter::Dispatched(_)
+                    | Letter::Delta(_)
+                    | Letter::Finished(..)
+                    | Letter::Ended(..),
+                )
+                | None,
+            )
+            | What::Stream(..) => refuse::bug(),
+        };
+        dispatch_headers(self.dispatch.as_ref(), &mut response);
+        let held = Held::new(self.flight, Arc::clone(line));
+        response.map(|body| Body::new(held.around(body)))
+    }
+
+    /// What a stream that has begun with a comment is to end with, if it does not go on.
+    pub(crate) fn outcome(&self) -> Option<Outcome> {
+        match &self.what {
+            What::Stream(..) => None,
+            What::Refused { status, .. } => Some(Outcome::ReplicaRefused(status.as_u16())),
+            What::Failed(failed) => Some(Outcome::ReplicaFailed(failed.failure)),
+            What::Letter(Some(Letter::Refused(refusal))) => Some(refusal.outcome),
+            What::Letter(Some(Letter::Stopped(outcome))) => Some(*outcome),
+            What::Letter(_) | What::Whole(..) => Some(Outcome::Bug),
+        }
+    }
+}
+
+fn stream_response(body: RelayBody, headers: &HeaderMap, dispatch: Option<&Dispatch>) -> Response {
+    let mut response = Response::new(Body::new(body));
+    let own = response.headers_mut();
+    copy_response(headers, own);
+    let kind = headers.get(header::CONTENT_TYPE).cloned();
+    let default = HeaderValue::from_static("text/event-stream");
+    own.insert(header::CONTENT_TYPE, kind.unwrap_or(default));
+    own.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
+    own.insert("x-accel-buffering", HeaderValue::from_static("no"));
+    dispatch_headers(dispatch, &mut response);
+    response
+}
+
+fn whole_response(headers: &HeaderMap, body: Bytes, (line, id): (&Line, RequestId)) -> Response {
+    line.first_token(id);
+    let mut response = Response::new(Body::from(body));
+    let own = response.headers_mut();
+    copy_response(headers, own);
+    let kind = headers.get(header::CONTENT_TYPE).cloned();
+    let default = HeaderValue::from_static("application/json");
+    own.insert(header::CONTENT_TYPE, kind.unwrap_or(default));
+    response
+}
+
+/// An engine's refusal: as it came where clients can read that, in its words otherwise.
+fn refused_response(
+    status: StatusCode,
+    headers: &HeaderMap,
+    body: Bytes,
+    said: &EngineError,
+    (model, asked): (&RemoteModel, &str),
+) -> Response {
+    let message = model.renamed(Bytes::from(said.message.clone()), asked);
+    let said = EngineError {
+        message: String::from_utf8_lossy(&message).into_owned(),
+        ..said.clone()
+    };
+    let retry: Option<Micros> = retry_after(headers);
+    let mut response = refuse::replica_refused(status, &said, retry);
+    if said.shape == ErrorShape::OpenAi && !body.is_empty() {
+        *response.body_mut() = Body::from(body);
+    }
+    copy_response(headers, response.headers_mut());
+    response
+}

@@ -1,0 +1,23 @@
+//! A gateway before an engine in another process, which a test plays byte by byte.
+//!
+//! Each file is about one promise. What the engine sends, and when, is written out in the test;
+//! what the client and the ledger get is what is looked at.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+#[expect(dead_code, reason = "the tests of the shell use the rest")]
+#[path = "../shell/support/mod.rs"]
+mod support;
+
+mod engine;
+
+mod cancelling;
+mod editing;
+mod endings;
+mod framing;
+mod headers;
+mod pooling;
+mod reaching;
+mod timeouts;
+mod usage;
+mod windows;

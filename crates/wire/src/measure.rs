@@ -1,0 +1,182 @@
+//! How much text a JSON value holds, without keeping any of it.
+//!
+//! What it counts is what an engine makes tokens of, roughly: texts by their bytes, token ids one
+//! by one, pictures and sounds as so many things. How many tokens a byte is, it does not know.
+
+use std::borrow::Cow;
+use std::fmt;
+
+use serde::Deserialize;
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde_json::value::RawValue;
+
+/// How much there is to read in a prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PromptSize {
+    /// Bytes of text, escapes decoded.
+    pub text_bytes: u64,
+    /// Token ids.
+    pub tokens: u64,
+    /// Pictures, sounds and files: what is encoded in them is no text, however long.
+    pub media: u64,
+}
+
+/// Members whose text is a picture, a sound or a file, or the address of one.
+const MEDIA: [&str; 5] = ["url", "image_url", "data", "file_data", "audio_url"];
+
+/// Members whose text the model does not read.
+const SILENT: [&str; 6] = ["role", "id", "type", "tool_call_id", "format", "detail"];
+
+/// Measures a prompt: messages, a text, token ids, or a list of either.
+pub(crate) fn measure(json: &str) -> PromptSize {
+    let mut size = PromptSize::default();
+    let seed = Measure {
+        size: &mut size,
+        kind: Kind::Text,
+    };
+    // Err: not JSON, which whoever cut it out has checked.
+    let _ = seed.deserialize(&mut serde_json::Deserializer::from_str(json));
+    size
+}
+
+/// Bytes of text in one piece of an answer.
+pub(crate) fn text_bytes(value: &RawValue) -> u64 {
+    match value.get() {
+        "null" | "\"\"" | "{}" => 0,
+        json => measure(json).text_bytes,
+    }
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    Text,
+    Media,
+    Silent,
+}
+
+struct Measure<'s> {
+    size: &'s mut PromptSize,
+    kind: Kind,
+}
+
+impl Measure<'_> {
+    fn again(&mut self, kind: Kind) -> Measure<'_> {
+        Measure {
+            size: self.size,
+            kind,
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Measure<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
+        match self.kind {
+            Kind::Silent => reader.deserialize_ignored_any(IgnoredAny).map(|_| ()),
+            Kind::Text | Kind::Media => reader.deserialize_any(self),
+        }
+    }
+}
+
+#[derive(Deserialize)]
+struct Name<'a>(#[serde(borrow)] Cow<'a, str>);
+
+impl<'de> Visitor<'de> for Measure<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("any JSON")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<(), E> {
+        match self.kind {
+            Kind::Text => {
+                self.size.text_bytes += u64::try_from(text.len()).unwrap_or(u64::MAX);
+            }
+            Kind::Media => self.size.media += 1,
+            Kind::Silent => {}
+        }
+        Ok(())
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<(), E> {
+        self.size.tokens += 1;
+        Ok(())
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<(), E> {
+        self.size.tokens += 1;
+        Ok(())
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_unit<E>(self) -> Result<(), E> {
+        Ok(())
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut seq: A) -> Result<(), A::Error> {
+        let kind = self.kind;
+        while seq.next_element_seed(self.again(kind))?.is_some() {}
+        Ok(())
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<(), A::Error> {
+        while let Some(Name(key)) = map.next_key()? {
+            let kind = if SILENT.contains(&key.as_ref()) {
+                Kind::Silent
+            } else if MEDIA.contains(&key.as_ref()) {
+                Kind::Media
+            } else {
+                Kind::Text
+            };
+            map.next_value_seed(self.again(kind))?;
+        }
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn size(text_bytes: u64, tokens: u64, media: u64) -> PromptSize {
+        PromptSize {
+            text_bytes,
+            tokens,
+            media,
+        }
+    }
+
+    #[test]
+    fn text_is_counted_by_its_decoded_bytes_wherever_it_stands() {
+        let messages = r#"[{"role":"system","content":"ab\n"},
+            {"role":"user","content":[{"type":"text","text":"h\u00e9"},{"type":"x","y":{"z":"123"}}]}]"#;
+        assert_eq!(measure(messages), size(3 + 3 + 3, 0, 0));
+    }
+
+    #[test]
+    fn token_ids_are_counted_one_by_one() {
+        assert_eq!(measure("[1,2,3]"), size(0, 3, 0));
+        assert_eq!(measure("[[1,2],[3]]"), size(0, 3, 0));
+        assert_eq!(measure(r#"["ab","c"]"#), size(3, 0, 0));
+    }
+
+    #[test]
+    fn a_picture_is_one_thing_however_long_it_is() {
+        let data = "A".repeat(100_000);
+        let part = format!(
+            r#"[{{"type":"image_url","image_url":{{"url":"data:image/png;base64,{data}"}}}},
+                {{"type":"input_audio","input_audio":{{"data":"{data}","format":"wav"}}}},
+                {{"type":"text","text":"data:{data}"}}]"#
+        );
+        assert_eq!(measure(&part), size(100_005, 0, 2), "text stays text");
+    }
+}
