@@ -14,9 +14,11 @@ mod deadline;
 mod process;
 
 mod banner;
+mod bench;
 mod check;
 mod help;
 mod lifetime;
 mod logs;
 mod memory;
+mod report;
 mod starting;
