@@ -1,7 +1,7 @@
 //! One request from its first byte to its last, and the row that is left of it.
 
-use std::sync::Arc;
 use std::sync::mpsc::Sender;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use bytes::Bytes;
 use http_body_util::{BodyExt as _, Full};
@@ -10,11 +10,12 @@ use hyper::header::{AUTHORIZATION, CONTENT_TYPE, HOST, HeaderMap, HeaderValue};
 use hyper::{Request, Response};
 use serde::Serialize;
 use tokio_util::sync::CancellationToken;
-use tollgate_sim::workload::Arrival;
+use tollgate_policy::units::Time;
+use tollgate_sim::workload::{Arrival, Merged, Turns};
 
-use crate::calibrate::Prompts;
 use crate::clock::Clock;
 use crate::connections::Connections;
+use crate::prompts::Prompts;
 use crate::reply::{Seen, StreamReader, Usage, Window, read_whole};
 use crate::rows::{Ending, Failure, Row, cleaned};
 use crate::spec::{Demand, Endpoint, Identity, Reply};
@@ -52,18 +53,19 @@ struct Heard {
     seen: Seen,
 }
 
-/// Sends the request that is due and reports what became of it, once.
+/// Sends the request that is due and reports what became of it, once; when it ended, if it
+/// completed.
 pub(crate) async fn exchange(
-    session: Arc<Session>,
+    session: &Session,
     arrival: Arrival,
     number: u64,
-    rows: Sender<Row>,
-) {
+    rows: &Sender<Row>,
+) -> Option<Time> {
     let demand = Demand {
         prompt: arrival.prompt.get(),
         output: arrival.output.get(),
     };
-    let text = session.prompts.text(number, demand.prompt);
+    let text = session.prompts.text(number, demand.prompt, arrival.prefix);
     let request = session
         .asker
         .request(arrival.tenant, &text, demand.output, session.asker.reply);
@@ -83,13 +85,15 @@ pub(crate) async fn exchange(
         request_id,
         seen,
     } = heard;
+    let end = session.clock.now();
+    let completed = (ending == Ending::Completed).then_some(end);
     let row = Row {
         tenant: arrival.tenant,
         intended: arrival.at,
         sent: Some(sent),
         first_token: seen.first_token,
         last_token: seen.last_token,
-        end: session.clock.now(),
+        end,
         status,
         ending,
         prompt_asked: demand.prompt,
@@ -99,10 +103,68 @@ pub(crate) async fn exchange(
         deltas: seen.deltas,
         deltas_in_window: seen.deltas_in_window,
         request_id,
+        gaps: seen.gaps,
     };
     // Err: nobody collects rows any more, because they cannot be written; the run says so itself.
     let _ = rows.send(row);
+    completed
 }
+
+/// As [`exchange`], and what follows the answer, each after its pause, while requests are sent.
+pub(crate) async fn whole_session(
+    session: Arc<Session>,
+    first: Arrival,
+    number: u64,
+    (turns, rows): (Turns, Sender<Row>),
+) {
+    let mut ended = exchange(&session, first, number, &rows).await;
+    for (turn, place) in turns.zip(1_u64..) {
+        let Some(due) = ended.map(|end| end + turn.think) else {
+            return;
+        };
+        if due >= session.window.until {
+            return;
+        }
+        tokio::select! {
+            () = tokio::time::sleep(session.clock.until(due)) => {}
+            () = session.over.cancelled() => return,
+        }
+        let arrival = Arrival {
+            at: due,
+            tenant: first.tenant,
+            prompt: turn.prompt,
+            output: turn.output,
+            prefix: turn.prefix,
+        };
+        // The number of a turn is none that an arrival has.
+        ended = exchange(&session, arrival, number | (place << TURN_BITS), &rows).await;
+    }
+}
+
+/// Numbers of arrivals have fewer bits.
+const TURN_BITS: u32 = 40;
+
+/// A client of a closed loop: sends what comes next in `arrivals` as soon as its last has ended.
+pub(crate) async fn client(
+    session: Arc<Session>,
+    arrivals: Arc<Mutex<Numbered>>,
+    rows: Sender<Row>,
+) {
+    while session.clock.now() < session.window.until && !session.over.is_cancelled() {
+        let next = arrivals
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .next();
+        let Some((number, arrival)) = next else {
+            return;
+        };
+        let at = session.clock.now();
+        exchange(&session, Arrival { at, ..arrival }, number, &rows).await;
+    }
+}
+
+/// Arrivals with their numbers.
+pub(crate) type Numbered = std::iter::Zip<std::ops::RangeFrom<u64>, Merged>;
 
 impl Session {
     /// The answer to `request`: how it ended.

@@ -5,28 +5,40 @@
 //! What the numbers should be is not decided here.
 
 pub mod args;
-mod calibrate;
+pub mod calibrate;
 mod clock;
 mod connections;
+pub mod engine;
 mod exchange;
 pub mod flood;
+pub mod gate;
+pub mod ladder;
 mod machine;
 mod pace;
 mod plot;
+mod prompts;
 mod reply;
 mod report;
 mod rows;
 mod run;
+mod slo;
 mod spec;
+mod stop;
+pub mod study;
 mod summary;
 mod table;
+pub mod workload_file;
+pub mod yaml;
 
 pub use machine::Machine;
 pub use plot::{Frontier, Point, Series};
 pub use report::{Header, Report};
 pub use rows::{Ending, Failure, Row};
 pub use run::{BenchError, Progress, run};
+pub use slo::Slo;
 pub use spec::{
-    Endpoint, EndpointError, Identity, Key, Reply, Source, Spec, TenantSpec, Timing, Tokenizer,
+    Cycle, Endpoint, EndpointError, Identity, Key, Reply, Source, Spec, TenantSpec, Timing,
+    Tokenizer,
 };
+pub use stop::Stop;
 pub use summary::{Latencies, Slip, TenantSummary, Totals, Validity, WindowP99};

@@ -8,20 +8,26 @@ use std::ops::ControlFlow;
 use tollgate_sim::workload::Arrival;
 
 use crate::clock::Clock;
+use crate::stop::Stop;
 
-/// Calls `hand_on` with each arrival and its number when it is due, until there are none or it says
-/// to stop.
+/// Calls `hand_on` with each arrival and its number when it is due, until there are none, it
+/// says to stop, or somebody does.
 pub(crate) fn pace(
     clock: &Clock,
+    stop: &Stop,
     arrivals: impl Iterator<Item = Arrival>,
     mut hand_on: impl FnMut(Arrival, u64) -> ControlFlow<()>,
 ) {
     for (number, arrival) in (0..).zip(arrivals) {
-        let wait = clock.until(arrival.at);
-        if !wait.is_zero() {
-            std::thread::sleep(wait);
+        // A piece may end late and the rest of the wait with it, so the clock is asked again.
+        loop {
+            let wait = clock.until(arrival.at);
+            if wait.is_zero() || stop.is_pulled() {
+                break;
+            }
+            stop.sleep(wait.min(std::time::Duration::from_millis(100)));
         }
-        if hand_on(arrival, number).is_break() {
+        if stop.is_pulled() || hand_on(arrival, number).is_break() {
             return;
         }
     }

@@ -1,16 +1,12 @@
 //! The report of a run: its record, whether it is valid, and what each tenant got.
 
-use std::fs;
-use std::io;
-use std::path::Path;
-
 use serde::Serialize;
 use serde_json::{Value, json};
 
 use crate::machine::Machine;
 use crate::plot::Point;
 use crate::rows::Row;
-use crate::spec::{Source, Spec, Timing};
+use crate::spec::{Cycle, Source, Spec, Timing};
 use crate::summary::{Measured, Slip, TenantSummary, Totals, Validity};
 
 /// Under which circumstances a run took place.
@@ -40,6 +36,9 @@ pub struct Header {
     pub slip_p99_max_ms: f64,
     /// How answers came, how texts were made, and what was sent.
     pub load: Value,
+    /// Whether requests waited for answers; `load` tells it too.
+    #[serde(skip)]
+    pub cycle: Cycle,
 }
 
 /// What a run found.
@@ -87,6 +86,14 @@ impl Report {
         self.validity == Validity::Valid
     }
 
+    /// Why the numbers mean nothing; empty if they do.
+    pub fn reasons(&self) -> Vec<String> {
+        match &self.validity {
+            Validity::Valid => Vec::new(),
+            Validity::Invalid(reasons) => reasons.clone(),
+        }
+    }
+
     /// What the process should exit with.
     pub fn exit_code(&self) -> u8 {
         if self.is_valid() {
@@ -122,18 +129,6 @@ impl Report {
         }
         value
     }
-
-    /// Writes the JSON to a file, whole or not at all.
-    ///
-    /// # Errors
-    /// What the system says.
-    pub fn write_json(&self, path: &Path) -> io::Result<()> {
-        let text = format!("{:#}\n", self.to_json());
-        let mut beside = path.as_os_str().to_owned();
-        beside.push(".part");
-        fs::write(&beside, text)?;
-        fs::rename(&beside, path)
-    }
 }
 
 fn header(spec: &Spec, started_unix: u64) -> Header {
@@ -149,11 +144,18 @@ fn header(spec: &Spec, started_unix: u64) -> Header {
             let loads: Vec<_> = tenants.iter().map(|tenant| &tenant.load).collect();
             json!({ "tenants": loads })
         }
-        Source::Replayed { name, speed, trace } => {
+        Source::Replayed {
+            name, speed, trace, ..
+        } => {
             json!({ "trace": name, "speed": speed, "rows": trace.rows.len() })
         }
     };
+    let cycle = match spec.cycle {
+        Cycle::Open => json!("open"),
+        Cycle::Closed(clients) => json!({ "closed": clients }),
+    };
     Header {
+        cycle: spec.cycle,
         version: env!("CARGO_PKG_VERSION"),
         command: spec.command.clone(),
         endpoint: spec.endpoint.to_string(),
@@ -166,7 +168,7 @@ fn header(spec: &Spec, started_unix: u64) -> Header {
         drain_s: secs(drain),
         slip_p99_max_ms: slip_p99_max.get() as f64 / 1e3,
         load: json!({
-            "loop": "open",
+            "loop": cycle,
             "reply": spec.reply,
             "tokenizer": spec.tokenizer,
             "source": source,

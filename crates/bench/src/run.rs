@@ -3,13 +3,14 @@
 //! Three parts that never wait for one another: the pacer's thread hands requests on when they are
 //! due, the runtime's threads send them and read the answers, the caller's thread collects rows.
 
+use std::fmt;
 use std::io;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::ops::ControlFlow;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hyper::header::HeaderMap;
@@ -20,15 +21,16 @@ use tokio_util::task::TaskTracker;
 use tollgate_policy::units::{Micros, Time};
 use tollgate_sim::workload::{Arrival, Workload, WorkloadError};
 
-use crate::calibrate::{PROBE_BYTES, Prompts, filler};
 use crate::clock::{Clock, unix_secs};
 use crate::connections::Connections;
-use crate::exchange::{Asker, Session, exchange, headers};
+use crate::exchange::{Asker, Session, client, headers, whole_session};
 use crate::pace::pace;
+use crate::prompts::{PROBE_BYTES, Prompts, filler};
 use crate::reply::Window;
 use crate::report::Report;
 use crate::rows::{Ending, Row, RowFile};
-use crate::spec::{Endpoint, Identity, Source, Spec};
+use crate::spec::{Cycle, Endpoint, Identity, Source, Spec};
+use crate::stop::Stop;
 
 /// As many requests may be open at once. Far above what any engine serves: it guards the machine
 /// that sends, and a run that meets it is invalid.
@@ -36,6 +38,9 @@ pub(crate) const IN_FLIGHT_MAX: usize = 16_384;
 
 /// More threads than this send no faster.
 const THREADS_MAX: usize = 256;
+
+/// The span whose requests a closed loop draws from.
+const CLOSED_WORKLOAD: Micros = Micros::from_secs(100_000_000);
 
 /// How often the one who waits hears how far it is.
 const PROGRESS_EVERY: Micros = Micros::from_secs(1);
@@ -56,6 +61,23 @@ pub struct Progress {
     pub refused: u64,
     /// Requests that failed so far.
     pub failed: u64,
+}
+
+impl fmt::Display for Progress {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            at,
+            open,
+            completed,
+            refused,
+            failed,
+        } = self;
+        let secs = at.as_micros() / 1_000_000;
+        write!(
+            f,
+            "{secs} s: {open} open, {completed} completed, {refused} refused, {failed} failed"
+        )
+    }
 }
 
 /// Why there is no report.
@@ -94,6 +116,14 @@ pub enum BenchError {
         /// What the system said.
         error: io::Error,
     },
+    /// Somebody stopped it. The rows so far are kept.
+    #[error("stopped after {} s, so there is no report; {kept}", at.as_micros() / 1_000_000)]
+    Stopped {
+        /// Time since its start.
+        at: Time,
+        /// What is left of it, for a person.
+        kept: String,
+    },
     /// No thread could be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
@@ -104,16 +134,30 @@ pub enum BenchError {
 /// # Errors
 /// The load cannot be offered at all, or the raw rows cannot be kept. A run whose numbers cannot
 /// be trusted is no error: its report is invalid and says why.
-pub fn run(spec: &Spec, on_progress: impl FnMut(&Progress)) -> Result<Report, BenchError> {
-    run_on(spec, Clock::start, on_progress)
+pub fn run(
+    spec: &Spec,
+    stop: &Stop,
+    on_progress: impl FnMut(&Progress),
+) -> Result<Report, BenchError> {
+    run_on(spec, stop, Clock::start, on_progress).map(|(report, _)| report)
+}
+
+/// As [`run`], and the rows that the report was made of.
+pub(crate) fn run_keeping_rows(
+    spec: &Spec,
+    stop: &Stop,
+    on_progress: impl FnMut(&Progress),
+) -> Result<(Report, Vec<Row>), BenchError> {
+    run_on(spec, stop, Clock::start, on_progress)
 }
 
 /// As [`run`], on a clock that is started when the load begins.
 fn run_on(
     spec: &Spec,
+    stop: &Stop,
     start: impl FnOnce() -> Clock,
     on_progress: impl FnMut(&Progress),
-) -> Result<Report, BenchError> {
+) -> Result<(Report, Vec<Row>), BenchError> {
     if spec.timing.measured() == Micros::ZERO {
         return Err(BenchError::NothingMeasured);
     }
@@ -147,12 +191,18 @@ fn run_on(
     let load = Load {
         session: Arc::new(session),
         tasks: TaskTracker::new(),
+        cycle: spec.cycle,
+        stop: stop.clone(),
         broken: AtomicBool::new(false),
     };
     let rows = load.offer(&runtime, &workload, timing.drain, &mut sink)?;
     // Connections may still be open; none of them is waited for.
     runtime.shutdown_background();
-    Ok(Report::new(spec, workload.tenants(), &rows, started_unix))
+    if stop.is_pulled() {
+        return Err(stopped(spec, load.session.clock.now(), rows.len()));
+    }
+    let report = Report::new(spec, workload.tenants(), &rows, started_unix);
+    Ok((report, rows))
 }
 
 /// A run under way.
@@ -160,6 +210,8 @@ fn run_on(
 struct Load {
     session: Arc<Session>,
     tasks: TaskTracker,
+    cycle: Cycle,
+    stop: Stop,
     /// Rows cannot be kept any more, so no more are made.
     broken: AtomicBool,
 }
@@ -178,7 +230,13 @@ impl Load {
             std::thread::Builder::new()
                 .name("pacer".to_owned())
                 .spawn_scoped(scope, move || {
-                    self.send_all(runtime, workload, &sender);
+                    match self.cycle {
+                        Cycle::Open => self.send_all(runtime, workload, &sender),
+                        Cycle::Closed(clients) => {
+                            self.send_in_turn(runtime, workload, clients.get(), &sender);
+                        }
+                    }
+                    self.tasks.close();
                     drop(sender);
                     self.drain(runtime, Duration::from_micros(drain.get()));
                 })
@@ -193,6 +251,7 @@ impl Load {
     fn send_all(&self, runtime: &Runtime, workload: &Workload, rows: &Sender<Row>) {
         pace(
             &self.session.clock,
+            &self.stop,
             workload.arrivals(),
             |arrival, number| {
                 if self.broken.load(Ordering::Relaxed) {
@@ -203,24 +262,54 @@ impl Load {
                     let _ = rows.send(not_sent(arrival, self.session.clock.now()));
                     return ControlFlow::Continue(());
                 }
-                let task = exchange(Arc::clone(&self.session), arrival, number, rows.clone());
+                let session = Arc::clone(&self.session);
+                let rest = (workload.turns(&arrival), rows.clone());
+                let task = whole_session(session, arrival, number, rest);
                 drop(runtime.spawn(self.tasks.track_future(task)));
                 ControlFlow::Continue(())
             },
         );
-        self.tasks.close();
+    }
+
+    /// Starts the clients of a closed loop, and waits until they are to stop.
+    fn send_in_turn(
+        &self,
+        runtime: &Runtime,
+        workload: &Workload,
+        clients: usize,
+        rows: &Sender<Row>,
+    ) {
+        let arrivals = Arc::new(Mutex::new((0..).zip(workload.arrivals())));
+        for _ in 0..clients {
+            let session = Arc::clone(&self.session);
+            let task = client(session, Arc::clone(&arrivals), rows.clone());
+            drop(runtime.spawn(self.tasks.track_future(task)));
+        }
+        let until = self.session.window.until;
+        while !self.is_cut_short() && !self.session.clock.until(until).is_zero() {
+            let wait = self.session.clock.until(until);
+            self.stop.sleep(wait.min(Duration::from_millis(100)));
+        }
+    }
+
+    /// Whether no more is to be sent, and nothing open to be awaited.
+    fn is_cut_short(&self) -> bool {
+        self.broken.load(Ordering::Relaxed) || self.stop.is_pulled()
     }
 
     /// Waits for open requests, and ends those that take longer than `at_most`.
     fn drain(&self, runtime: &Runtime, at_most: Duration) {
-        let at_most = if self.broken.load(Ordering::Relaxed) {
+        let at_most = if self.is_cut_short() {
             Duration::ZERO
         } else {
             at_most
         };
         runtime.block_on(async {
-            // Err: it took longer, so the rest is cut.
-            let _ = tokio::time::timeout(at_most, self.tasks.wait()).await;
+            tokio::select! {
+                // Err: it took longer, so the rest is cut.
+                _ = tokio::time::timeout(at_most, self.tasks.wait()) => {}
+                () = self.stop.pulled() => {}
+            }
             self.session.over.cancel();
             self.tasks.wait().await;
         });
@@ -281,8 +370,20 @@ impl Progress {
     }
 }
 
+fn stopped(spec: &Spec, at: Time, count: usize) -> BenchError {
+    let kept = match &spec.rows {
+        Some(path) => format!("{count} rows are in {}", path.display()),
+        None => format!("{count} rows are lost, as no --rows FILE was named"),
+    };
+    BenchError::Stopped { at, kept }
+}
+
 fn workload(spec: &Spec) -> Result<Workload, BenchError> {
-    let until = Time::START + spec.timing.duration;
+    let until = match spec.cycle {
+        Cycle::Open => Time::START + spec.timing.duration,
+        // What is due when does not matter: there must only be enough of it.
+        Cycle::Closed(_) => Time::START + CLOSED_WORKLOAD,
+    };
     Ok(match &spec.source {
         Source::Drawn(tenants) => {
             let loads = tenants.iter().map(|tenant| tenant.load.clone()).collect();
@@ -312,7 +413,7 @@ fn asker(
 fn all_headers(spec: &Spec, workload: &Workload) -> Result<Vec<HeaderMap>, BenchError> {
     let identity = |index: usize| match &spec.source {
         Source::Drawn(tenants) => tenants.get(index).map(|tenant| &tenant.identity),
-        Source::Replayed { .. } => None,
+        Source::Replayed { identity, .. } => Some(identity),
     };
     let names = workload.tenants().iter().enumerate();
     names
@@ -399,6 +500,7 @@ fn not_sent(arrival: Arrival, now: Time) -> Row {
         deltas: 0,
         deltas_in_window: 0,
         request_id: String::new(),
+        gaps: Vec::new(),
     }
 }
 

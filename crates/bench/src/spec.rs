@@ -1,6 +1,8 @@
 //! What a run is: whom it asks, who asks, for how long, and what makes it invalid.
 
 use std::fmt;
+use std::net::SocketAddr;
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
 
@@ -18,6 +20,8 @@ pub struct Spec {
     pub model: String,
     /// Who asks, when and for how much.
     pub source: Source,
+    /// Whether requests wait for answers.
+    pub cycle: Cycle,
     /// Whether answers are streamed.
     pub reply: Reply,
     /// How a number of tokens becomes a text.
@@ -39,8 +43,10 @@ pub struct Spec {
 pub enum Source {
     /// Requests drawn at random.
     Drawn(Vec<TenantSpec>),
-    /// The requests of a trace; its tenants are told by `X-Tenant-ID`.
+    /// The requests of a trace.
     Replayed {
+        /// How the endpoint knows its tenants.
+        identity: Identity,
         /// The name of the trace, for the record.
         name: String,
         /// The trace.
@@ -48,6 +54,16 @@ pub enum Source {
         /// Times as fast as recorded.
         speed: f64,
     },
+}
+
+/// Whether requests wait for answers.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Cycle {
+    /// Each goes out when it is due, whatever became of those before it.
+    Open,
+    /// So many clients, each of which sends its next when its last has ended. An endpoint that is
+    /// slow is then asked for less: what this measures is no latency under a load.
+    Closed(NonZeroUsize),
 }
 
 /// A tenant that asks.
@@ -166,6 +182,14 @@ pub struct Endpoint {
 pub struct EndpointError(String);
 
 impl Endpoint {
+    /// What listens at this address.
+    pub fn at(address: SocketAddr) -> Self {
+        Self {
+            authority: address.to_string(),
+            prefix: String::new(),
+        }
+    }
+
     /// Host and port, to connect to.
     pub fn authority(&self) -> &str {
         &self.authority

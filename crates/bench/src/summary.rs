@@ -7,14 +7,14 @@ use std::collections::BTreeMap;
 
 use serde::Serialize;
 use tollgate_policy::units::{Micros, Time};
-use tollgate_sim::stats::{Sorted, by_window, queries_needed};
+use tollgate_sim::stats::{Sorted, Window, by_window, queries_needed};
 
 use crate::rows::{Ending, Failure, Row};
 use crate::run::IN_FLIGHT_MAX;
 use crate::spec::Timing;
 
 /// Width of the windows whose percentiles show growth.
-const WINDOW: Micros = Micros::from_secs(10);
+pub(crate) const WINDOW: Micros = Micros::from_secs(10);
 
 /// Reasons told apart for one tenant; the endpoint could send any number of them.
 const REASONS_MAX: usize = 32;
@@ -127,7 +127,7 @@ pub(crate) struct Measured<'a> {
 
 impl<'a> Measured<'a> {
     /// Rows that were due inside the window.
-    fn due(&self) -> impl Iterator<Item = &'a Row> {
+    pub(crate) fn due(&self) -> impl Iterator<Item = &'a Row> {
         let (from, until) = (self.from(), Time::START + self.timing.duration);
         self.rows
             .iter()
@@ -209,13 +209,7 @@ impl<'a> Measured<'a> {
             ttft: Latencies::of(waits().map(|(_, wait)| wait)),
             tpot: Latencies::of(completed.iter().filter_map(|row| tpot(row))),
             e2e: Latencies::of(completed.iter().map(|row| millis(row.end, row.intended))),
-            ttft_windows: windows
-                .map(|window| WindowP99 {
-                    start_s: window.start.as_micros() / 1_000_000,
-                    n: window.sample.len(),
-                    p99_ms: window.sample.quantile(0.99),
-                })
-                .collect(),
+            ttft_windows: windows.map(|window| WindowP99::of(&window)).collect(),
             tokens_per_s: self.tokens_per_s(|row| row.tenant == index),
             prompt_tokens: means(&completed, |row| (row.prompt_asked, row.prompt_tokens)),
             output_tokens: means(&completed, |row| (row.output_asked, row.output_tokens)),
@@ -238,7 +232,7 @@ impl<'a> Measured<'a> {
     ///
     /// A delta may carry more than one token: a request's tokens are spread evenly over its
     /// deltas, and one whose count never came has as many to a delta as the others had.
-    fn tokens_per_s(&self, of: impl Fn(&Row) -> bool) -> f64 {
+    pub(crate) fn tokens_per_s(&self, of: impl Fn(&Row) -> bool) -> f64 {
         let counted = self
             .rows
             .iter()
@@ -265,8 +259,18 @@ impl<'a> Measured<'a> {
     }
 }
 
+impl WindowP99 {
+    pub(crate) fn of(window: &Window) -> Self {
+        Self {
+            start_s: window.start.as_micros() / 1_000_000,
+            n: window.sample.len(),
+            p99_ms: window.sample.quantile(0.99),
+        }
+    }
+}
+
 impl Latencies {
-    fn of(sample: impl Iterator<Item = f64>) -> Self {
+    pub(crate) fn of(sample: impl Iterator<Item = f64>) -> Self {
         let sorted = Sorted::new(sample);
         let enough = queries_needed(0.99, 0.99, 0);
         Self {
@@ -282,7 +286,7 @@ impl Latencies {
 
 /// TTFT in milliseconds, or the wait of a request that the end of the run cut before its first
 /// token; `None` of a request that was refused or failed without one.
-fn ttft(row: &Row) -> Option<f64> {
+pub(crate) fn ttft(row: &Row) -> Option<f64> {
     match (&row.first_token, &row.ending) {
         (Some(first), _) => Some(millis(*first, row.intended)),
         (None, Ending::Unfinished) => Some(millis(row.end, row.intended)),
@@ -293,13 +297,13 @@ fn ttft(row: &Row) -> Option<f64> {
 }
 
 /// TPOT in milliseconds; `None` of fewer than two tokens, or of one delta that carried them all.
-fn tpot(row: &Row) -> Option<f64> {
+pub(crate) fn tpot(row: &Row) -> Option<f64> {
     let tokens = row.output_tokens.unwrap_or(row.deltas);
     let (first, last) = (row.first_token?, row.last_token?);
     (tokens > 1 && row.deltas > 1).then(|| millis(last, first) / (tokens - 1) as f64)
 }
 
-fn millis(later: Time, earlier: Time) -> f64 {
+pub(crate) fn millis(later: Time, earlier: Time) -> f64 {
     later.since(earlier).get() as f64 / 1e3
 }
 

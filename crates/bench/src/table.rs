@@ -3,6 +3,7 @@
 use std::fmt;
 
 use crate::report::Report;
+use crate::spec::Cycle;
 use crate::summary::{Latencies, TenantSummary, Validity};
 
 const HEADINGS: [&str; 13] = [
@@ -16,15 +17,27 @@ impl fmt::Display for Report {
         let header = &self.header;
         writeln!(
             f,
-            "{} ({}), seed {}: open loop of {} s, the first {} s left out; {} cores: {}",
+            "{} ({}), seed {}: {} of {} s, the first {} s left out; {} cores: {}",
             header.endpoint,
             header.model,
             header.seed,
+            match header.cycle {
+                Cycle::Open => "open loop".to_owned(),
+                Cycle::Closed(clients) => format!("CLOSED loop of {clients} clients"),
+            },
             header.duration_s,
             header.warm_up_s,
             header.machine.cores,
             header.machine.cpu,
         )?;
+        match header.cycle {
+            Cycle::Open => {}
+            Cycle::Closed(_) => writeln!(
+                f,
+                "Each client waits for its answer, so a slow endpoint is asked for less: these are \
+                 no latencies under a load."
+            )?,
+        }
         if let Validity::Invalid(reasons) = &self.validity {
             writeln!(f, "INVALID, no numbers to report:")?;
             return reasons
@@ -186,7 +199,7 @@ fn notes(f: &mut fmt::Formatter<'_>, tenant: &TenantSummary) -> fmt::Result {
     Ok(())
 }
 
-fn millis(millis: Option<f64>) -> String {
+pub(crate) fn millis(millis: Option<f64>) -> String {
     millis.map_or_else(
         || "-".to_owned(),
         |millis| {

@@ -1,10 +1,12 @@
 //! The `tollgate` binary: reads the command line, and leaves the rest to the crates below it.
 
 mod banner;
+mod bench;
 mod check;
 mod doctor;
 mod logging;
 mod model_file;
+mod report;
 mod serve;
 mod terminal;
 
@@ -14,6 +16,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use tollgate_bench::args::ReportArgs;
 use tollgate_server::keeper;
 use tollgate_server::process::KEEPER_VERB;
 
@@ -32,6 +35,8 @@ Examples:
   tollgate serve --config tollgate.yaml     models, tenants, keys and limits from a file
   tollgate check --config tollgate.yaml     every mistake in the file, with its line
   tollgate doctor --config tollgate.yaml    whether its engines are there and can do it
+  tollgate report runs/ --out report.html   what recorded runs show, on one page
+  tollgate bench flood                      what a quiet tenant gets beside one that floods
 
 Then point any OpenAI client at http://127.0.0.1:8080/v1";
 
@@ -72,6 +77,20 @@ enum Verb {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
+    /// Put recorded runs on one page: goodput, latencies, tenants, claims, and what got worse.
+    ///
+    /// Reads the raw rows that `bench run --rows` and `bench ladder` write, and the record beside
+    /// them where there is one. The page is one HTML file that loads nothing. Exits 2, and writes
+    /// nothing, when a file cannot be read or holds no rows.
+    Report(ReportArgs),
+    /// Load any OpenAI endpoint honestly, and compare what comes of it.
+    ///
+    /// All of them exit 2 where there is no result to trust: an endpoint that is down, a mistake in
+    /// a file, a run that was not what it should have been.
+    Bench {
+        #[command(subcommand)]
+        verb: Box<bench::BenchVerb>,
+    },
 }
 
 /// Flags of `serve`. They win over the configuration.
@@ -106,5 +125,7 @@ fn main() -> ExitCode {
         Verb::Check { config } => check::check(&config),
         Verb::Doctor { config } => doctor::doctor(&config),
         Verb::KeepEngine { command } => keeper::keep(&command),
+        Verb::Report(args) => report::report(&args),
+        Verb::Bench { verb } => bench::bench(&verb),
     }
 }

@@ -56,7 +56,33 @@ pub enum Arrivals {
         /// Length of a spike, in seconds; less than `every_s`.
         lasting_s: f64,
     },
+    /// A Poisson process whose rate jumps to `peak` every `every_s`, and falls back towards `base`
+    /// as an exponential does: by half every `half_s`.
+    Decays {
+        /// Requests per second long after a jump; may be 0.
+        base: f64,
+        /// Requests per second right after a jump.
+        peak: f64,
+        /// From one jump to the next, in seconds.
+        every_s: f64,
+        /// Half of what is above `base` is gone after so many seconds.
+        half_s: f64,
+    },
+    /// A Poisson process whose rate swings as a sine does, as over a day: highest at a quarter of
+    /// the period, lowest at three quarters.
+    Diurnal {
+        /// Mean requests per second.
+        rate: f64,
+        /// How far the rate swings, as a part of its mean; 0..=1.
+        swing: f64,
+        /// From one day to the next, in seconds.
+        period_s: f64,
+    },
 }
+
+/// Pieces that a period of [`Arrivals::Decays`] and of [`Arrivals::Diurnal`] is cut into: the rate
+/// of each is its mean, so that the count of a whole period is exact.
+const PIECES: u32 = 96;
 
 /// Why arrivals cannot be drawn.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
@@ -76,6 +102,9 @@ pub enum ArrivalsError {
     /// A time is none, or so short that nothing but switching would happen.
     #[error("{0} s between changes of the rate; use 0.001 to 1000000")]
     Span(f64),
+    /// A rate that swings below nothing.
+    #[error("a swing of {0}; use 0 to 1")]
+    Swing(f64),
     /// An AR(1) sequence that does not settle.
     #[error("rho {rho} and sigma {sigma}; use 0 <= rho < 1 and 0 <= sigma <= 5")]
     Ar {
@@ -140,13 +169,44 @@ impl Arrivals {
                 span(lasting_s)?;
                 span(every_s - lasting_s)
             }
+            Self::Decays {
+                base,
+                peak,
+                every_s,
+                half_s,
+            } => {
+                not_negative(base)?;
+                positive(peak)?;
+                span(half_s)?;
+                span(every_s / f64::from(PIECES))
+            }
+            Self::Diurnal {
+                rate,
+                swing,
+                period_s,
+            } => {
+                positive(rate)?;
+                if !(0.0..=1.0).contains(&swing) {
+                    return Err(ArrivalsError::Swing(swing));
+                }
+                span(period_s / f64::from(PIECES))
+            }
         }
     }
 
     /// The mean rate in the long run, in requests per second.
     pub fn mean_rate(&self) -> f64 {
         match *self {
-            Self::Poisson { rate } | Self::Gamma { rate, .. } | Self::LogAr { rate, .. } => rate,
+            Self::Poisson { rate }
+            | Self::Gamma { rate, .. }
+            | Self::LogAr { rate, .. }
+            | Self::Diurnal { rate, .. } => rate,
+            Self::Decays {
+                base,
+                peak,
+                every_s,
+                half_s,
+            } => base + (peak - base) * decayed(0.0, every_s, half_s) / every_s,
             Self::Mmpp {
                 rates: [low, high],
                 stay_s: [first, second],
@@ -165,7 +225,12 @@ impl Arrivals {
         let mut rng = stream(seed, Purpose::Arrivals, tenant);
         let process = match *self {
             Self::Gamma { rate, cv } => renewal(rate, cv, &mut rng),
-            Self::Poisson { .. } | Self::Mmpp { .. } | Self::LogAr { .. } | Self::Spikes { .. } => {
+            Self::Poisson { .. }
+            | Self::Mmpp { .. }
+            | Self::LogAr { .. }
+            | Self::Spikes { .. }
+            | Self::Decays { .. }
+            | Self::Diurnal { .. } => {
                 let mut rate_rng = stream(seed, Purpose::Rate, tenant);
                 let pieces = Pieces::new(*self, &mut rate_rng);
                 Process::Modulated {
@@ -287,6 +352,55 @@ enum Pieces {
         lasting_s: f64,
         in_spike: bool,
     },
+    /// A period, over and over.
+    Periodic {
+        shape: Shape,
+        piece_s: f64,
+        /// The next piece; below [`PIECES`].
+        next: u32,
+    },
+}
+
+/// How the rate goes over one period.
+#[derive(Clone, Copy, Debug)]
+enum Shape {
+    Decay {
+        base: f64,
+        peak: f64,
+        half_s: f64,
+    },
+    Sine {
+        rate: f64,
+        swing: f64,
+        period_s: f64,
+    },
+}
+
+impl Shape {
+    /// The mean rate from `from_s` to `until_s` of the period.
+    fn mean(self, from_s: f64, until_s: f64) -> f64 {
+        let span_s = until_s - from_s;
+        match self {
+            Self::Decay { base, peak, half_s } => {
+                base + (peak - base) * decayed(from_s, until_s, half_s) / span_s
+            }
+            Self::Sine {
+                rate,
+                swing,
+                period_s,
+            } => {
+                let turn = std::f64::consts::TAU / period_s;
+                let area = ((turn * from_s).cos() - (turn * until_s).cos()) / turn;
+                (rate * (1.0 + swing * area / span_s)).max(0.0)
+            }
+        }
+    }
+}
+
+/// The integral from `from_s` to `until_s` of what starts at 1 and halves every `half_s`.
+fn decayed(from_s: f64, until_s: f64, half_s: f64) -> f64 {
+    let tau = half_s / std::f64::consts::LN_2;
+    tau * ((-from_s / tau).exp() - (-until_s / tau).exp())
 }
 
 impl Pieces {
@@ -334,6 +448,32 @@ impl Pieces {
                     in_spike: false,
                 }
             }
+            Arrivals::Decays {
+                base,
+                peak,
+                every_s,
+                half_s,
+            } => Self::periodic(Shape::Decay { base, peak, half_s }, every_s),
+            Arrivals::Diurnal {
+                rate,
+                swing,
+                period_s,
+            } => {
+                let shape = Shape::Sine {
+                    rate,
+                    swing,
+                    period_s,
+                };
+                Self::periodic(shape, period_s)
+            }
+        }
+    }
+
+    fn periodic(shape: Shape, period_s: f64) -> Self {
+        Self::Periodic {
+            shape,
+            piece_s: period_s / f64::from(PIECES),
+            next: 0,
         }
     }
 
@@ -383,6 +523,15 @@ impl Pieces {
                 } else {
                     (*gap_s, *base)
                 }
+            }
+            Self::Periodic {
+                shape,
+                piece_s,
+                next,
+            } => {
+                let from_s = f64::from(*next) * *piece_s;
+                *next = (*next + 1) % PIECES;
+                (*piece_s, shape.mean(from_s, from_s + *piece_s))
             }
         }
     }

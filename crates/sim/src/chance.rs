@@ -19,6 +19,12 @@ pub(crate) enum Purpose {
     Output,
     /// Where inside its tick a traced request stood.
     Tick,
+    /// In which order gaps come.
+    Shuffle,
+    /// What prompts begin with alike.
+    Prefix,
+    /// What follows in a session.
+    Turns,
 }
 
 impl Purpose {
@@ -29,16 +35,23 @@ impl Purpose {
             Self::Prompt => 3,
             Self::Output => 4,
             Self::Tick => 5,
+            Self::Shuffle => 8,
+            Self::Prefix => 6,
+            Self::Turns => 7,
         }
     }
 }
 
 /// The stream of `tenant` for `purpose` in the run with this seed.
 pub(crate) fn stream(seed: u64, purpose: Purpose, tenant: &str) -> Pcg64 {
-    let named = tenant.bytes().fold(mix(seed), |state, byte| {
+    Pcg64::seed_from_u64(mix(named(seed, tenant) ^ mix(purpose.number())))
+}
+
+/// A number for this name.
+pub(crate) fn named(seed: u64, name: &str) -> u64 {
+    name.bytes().fold(mix(seed), |state, byte| {
         mix(state ^ u64::from(byte).wrapping_add(1))
-    });
-    Pcg64::seed_from_u64(mix(named ^ mix(purpose.number())))
+    })
 }
 
 /// A number in `[0, 1)`, of the 53 bits that a float can tell apart.
@@ -49,7 +62,7 @@ pub(crate) fn unit(rng: &mut Pcg64) -> f64 {
 
 /// A bijection under which close numbers end up far apart (the finalizer of SplitMix64: Steele et
 /// al., OOPSLA 2014).
-fn mix(number: u64) -> u64 {
+pub(crate) fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

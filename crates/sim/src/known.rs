@@ -13,11 +13,10 @@ use crate::workload::{TenantLoad, Workload, WorkloadError};
 /// # Errors
 /// None with these parameters; the type says what a workload can be refused for.
 pub fn skewed(seed: u64) -> Result<Workload, WorkloadError> {
-    let tenants = (0..8).map(|n| TenantLoad {
-        name: format!("t{n}"),
-        arrivals: Arrivals::Poisson { rate: 4.0 },
-        prompt: Lengths::Constant(100),
-        output: Lengths::Constant(if n == 0 { 500 } else { 50 }),
+    let tenants = (0..8).map(|n| {
+        let output = Lengths::Constant(if n == 0 { 500 } else { 50 });
+        let arrivals = Arrivals::Poisson { rate: 4.0 };
+        TenantLoad::new(format!("t{n}"), arrivals, Lengths::Constant(100), output)
     });
     Workload::drawn(tenants.collect(), minutes(5), seed)
 }
@@ -37,14 +36,14 @@ pub fn stand_in_27(seed: u64) -> Result<Workload, WorkloadError> {
             min: 1,
             max: 1_024,
         };
-        TenantLoad {
-            name: format!("t{n:02}"),
-            arrivals: Arrivals::Poisson {
+        TenantLoad::new(
+            format!("t{n:02}"),
+            Arrivals::Poisson {
                 rate: fit.rate * 6.0,
             },
-            prompt: lengths(fit.prompt.0, fit.prompt.1),
-            output: lengths(fit.output.0, fit.output.1),
-        }
+            lengths(fit.prompt.0, fit.prompt.1),
+            lengths(fit.output.0, fit.output.1),
+        )
     });
     Workload::drawn(tenants.collect(), minutes(2), seed)
 }

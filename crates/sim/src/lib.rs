@@ -6,9 +6,12 @@
 
 mod arrivals;
 mod chance;
+pub mod emulated;
 pub mod fairness;
 pub mod known;
 mod lengths;
+pub mod realism;
+pub mod rungs;
 pub mod routing;
 pub mod stats;
 pub mod trace;

@@ -3,6 +3,9 @@
 //! Each tenant has its own streams of chance, so that adding a tenant or changing one leaves the
 //! others' arrivals as they were. Where the requests go is not decided here.
 
+mod session;
+mod shared;
+
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, BinaryHeap};
 use std::sync::Arc;
@@ -16,6 +19,11 @@ use crate::chance::{Purpose, stream, unit};
 use crate::lengths::{Lengths, LengthsError};
 use crate::trace::Trace;
 
+use self::shared::Beginnings;
+
+pub use self::session::{Session, SessionError, Turn, Turns};
+pub use self::shared::{Prefix, SharedError, SharedPrefix};
+
 /// One request, before it is sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Arrival {
@@ -27,6 +35,8 @@ pub struct Arrival {
     pub prompt: Tokens,
     /// Length of its output.
     pub output: Tokens,
+    /// What its prompt begins with, where others begin so too.
+    pub prefix: Option<Prefix>,
 }
 
 /// What one tenant sends.
@@ -41,6 +51,31 @@ pub struct TenantLoad {
     pub prompt: Lengths,
     /// How long its outputs are.
     pub output: Lengths,
+    /// What its prompts begin with alike; each is its own from the start without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub shared: Option<SharedPrefix>,
+    /// What follows an answer; nothing without.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub session: Option<Session>,
+}
+
+impl TenantLoad {
+    /// A tenant whose prompts share nothing and whose answers nothing follows.
+    pub fn new(
+        name: impl Into<String>,
+        arrivals: Arrivals,
+        prompt: Lengths,
+        output: Lengths,
+    ) -> Self {
+        Self {
+            name: name.into(),
+            arrivals,
+            prompt,
+            output,
+            shared: None,
+            session: None,
+        }
+    }
 }
 
 /// The requests of several tenants over a span of time, the same for the same seed.
@@ -55,7 +90,7 @@ pub struct Workload {
 /// Where a tenant's requests come from.
 #[derive(Clone, Debug)]
 enum Source {
-    Drawn(TenantLoad),
+    Drawn(Box<TenantLoad>),
     /// Rows in the order of time, and how much faster than recorded they are sent.
     Replayed(Arc<[Replayed]>),
 }
@@ -92,6 +127,22 @@ pub enum WorkloadError {
         /// Why not.
         error: LengthsError,
     },
+    /// Prompts cannot begin so.
+    #[error("tenant `{tenant}`: {error}")]
+    Shared {
+        /// The tenant.
+        tenant: String,
+        /// Why not.
+        error: SharedError,
+    },
+    /// No session goes on so.
+    #[error("tenant `{tenant}`: {error}")]
+    Session {
+        /// The tenant.
+        tenant: String,
+        /// Why not.
+        error: SessionError,
+    },
     /// A trace can be replayed neither backwards nor at once.
     #[error("a trace at {0} times its speed; use 0.001 to 1000")]
     Speed(f64),
@@ -121,9 +172,22 @@ impl Workload {
                     error,
                 })?;
             }
+            let shared = load.shared.as_ref().map_or(Ok(()), SharedPrefix::check);
+            shared.map_err(|error| WorkloadError::Shared {
+                tenant: tenant(),
+                error,
+            })?;
+            let session = load.session.map_or(Ok(()), |session| session.check());
+            session.map_err(|error| WorkloadError::Session {
+                tenant: tenant(),
+                error,
+            })?;
         }
         let names = tenants.iter().map(|load| load.name.clone()).collect();
-        let sources = tenants.into_iter().map(Source::Drawn).collect();
+        let sources = tenants
+            .into_iter()
+            .map(|load| Source::Drawn(Box::new(load)))
+            .collect();
         Self::of(names, sources, until, seed)
     }
 
@@ -195,6 +259,15 @@ impl Workload {
         self.until
     }
 
+    /// What follows the answer to `first`, one after the other; nothing where its tenant has no
+    /// sessions.
+    pub fn turns(&self, first: &Arrival) -> Turns {
+        match self.sources.get(first.tenant) {
+            Some(Source::Drawn(load)) => Turns::new(load, self.seed, first),
+            Some(Source::Replayed(_)) | None => Turns::none(),
+        }
+    }
+
     /// Every request, in the order of time; those of one moment in the order of the tenants.
     pub fn arrivals(&self) -> Merged {
         let start = |(tenant, source): (usize, &Source)| {
@@ -237,13 +310,14 @@ impl Iterator for Merged {
 
     fn next(&mut self) -> Option<Arrival> {
         let Reverse((at, tenant)) = self.next.pop()?;
-        let (prompt, output) = self.lanes.get_mut(tenant)?.lengths();
+        let (prompt, output, prefix) = self.lanes.get_mut(tenant)?.lengths();
         self.refill(tenant);
         Some(Arrival {
             at,
             tenant,
             prompt,
             output,
+            prefix,
         })
     }
 }
@@ -253,8 +327,9 @@ impl Iterator for Merged {
 enum Lane {
     Drawn {
         times: Times,
-        prompt: (Lengths, Box<Pcg64>),
-        output: (Lengths, Box<Pcg64>),
+        prompt: Box<(Lengths, Pcg64)>,
+        output: Box<(Lengths, Pcg64)>,
+        beginnings: Option<Beginnings>,
     },
     Replayed {
         rows: Arc<[Replayed]>,
@@ -265,12 +340,16 @@ enum Lane {
 
 impl Lane {
     fn new(source: &Source, seed: u64, name: &str) -> Self {
-        let rng = |purpose| Box::new(stream(seed, purpose, name));
+        let drawn = |lengths, purpose| Box::new((lengths, stream(seed, purpose, name)));
         match source {
             Source::Drawn(load) => Self::Drawn {
                 times: load.arrivals.times(seed, name),
-                prompt: (load.prompt, rng(Purpose::Prompt)),
-                output: (load.output, rng(Purpose::Output)),
+                prompt: drawn(load.prompt, Purpose::Prompt),
+                output: drawn(load.output, Purpose::Output),
+                beginnings: load
+                    .shared
+                    .as_ref()
+                    .map(|shared| Beginnings::new(shared, seed, name)),
             },
             Source::Replayed(rows) => Self::Replayed {
                 rows: Arc::clone(rows),
@@ -293,17 +372,26 @@ impl Lane {
         }
     }
 
-    /// Prompt and output of the request whose time was told last.
-    fn lengths(&mut self) -> (Tokens, Tokens) {
+    /// Prompt, output and beginning of the request whose time was told last.
+    fn lengths(&mut self) -> (Tokens, Tokens, Option<Prefix>) {
         match self {
             Self::Drawn {
-                prompt: (prompt, prompt_rng),
-                output: (output, output_rng),
+                prompt,
+                output,
+                beginnings,
                 ..
-            } => (prompt.draw(prompt_rng), output.draw(output_rng)),
+            } => {
+                let (lengths, rng) = &mut **prompt;
+                let prompt = lengths.draw(rng);
+                let prefix = beginnings.as_mut().and_then(|some| some.draw(prompt));
+                let (lengths, rng) = &mut **output;
+                (prompt, lengths.draw(rng), prefix)
+            }
             Self::Replayed { rows, told } => {
                 let row = rows.get(told.saturating_sub(1));
-                row.map_or((Tokens::ZERO, Tokens::ZERO), |row| (row.prompt, row.output))
+                row.map_or((Tokens::ZERO, Tokens::ZERO, None), |row| {
+                    (row.prompt, row.output, None)
+                })
             }
         }
     }
@@ -315,12 +403,8 @@ mod tests {
     use crate::trace::TraceRow;
 
     fn load(name: &str, rate: f64) -> TenantLoad {
-        TenantLoad {
-            name: name.to_owned(),
-            arrivals: Arrivals::Poisson { rate },
-            prompt: Lengths::Uniform { min: 1, max: 1_000 },
-            output: Lengths::Uniform { min: 1, max: 1_000 },
-        }
+        let lengths = Lengths::Uniform { min: 1, max: 1_000 };
+        TenantLoad::new(name, Arrivals::Poisson { rate }, lengths, lengths)
     }
 
     fn secs(secs: u64) -> Time {

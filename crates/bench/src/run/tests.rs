@@ -1,5 +1,6 @@
 //! Whole runs over real sockets, against an endpoint that answers as it is told.
 
+mod emulated;
 mod endpoint;
 
 use std::sync::Arc;
@@ -14,12 +15,8 @@ use crate::summary::Validity;
 use endpoint::{Answer, Asked, TestEndpoint};
 
 fn tenant(name: &str, rate: f64, identity: Identity) -> TenantSpec {
-    let load = TenantLoad {
-        name: name.to_owned(),
-        arrivals: Arrivals::Poisson { rate },
-        prompt: Lengths::Constant(128),
-        output: Lengths::Constant(4),
-    };
+    let (prompt, output) = (Lengths::Constant(128), Lengths::Constant(4));
+    let load = TenantLoad::new(name, Arrivals::Poisson { rate }, prompt, output);
     TenantSpec { load, identity }
 }
 
@@ -29,6 +26,7 @@ fn spec(endpoint: &TestEndpoint, tenants: Vec<TenantSpec>) -> Spec {
         endpoint: endpoint.url().parse().unwrap(),
         model: "m".to_owned(),
         source: Source::Drawn(tenants),
+        cycle: Cycle::Open,
         reply: Reply::Streamed,
         tokenizer: Tokenizer::Bytes { template: 18 },
         timing: Timing {
@@ -52,7 +50,7 @@ fn one_tenant(endpoint: &TestEndpoint, rate: f64) -> Spec {
 }
 
 fn report(spec: &Spec) -> Report {
-    run(spec, |_| {}).unwrap()
+    run(spec, &Stop::new(), |_| {}).unwrap()
 }
 
 #[test]
@@ -99,7 +97,7 @@ fn a_client_that_was_held_up_counts_from_the_intended_send_and_is_invalid() {
     let mut spec = one_tenant(&endpoint, 100.0);
     spec.timing.slip_p99_max = Micros::from_millis(100);
     let held_up = || Clock::started(Duration::from_secs(2));
-    let report = run_on(&spec, held_up, |_| {}).unwrap();
+    let report = run_on(&spec, &Stop::new(), held_up, |_| {}).unwrap().0;
     // The last was due after 333 ms, and left after 2 s.
     assert!(
         report.tenants[0].ttft.p50_ms > Some(1_600.0),
@@ -260,6 +258,7 @@ fn what_a_prompt_costs_is_learned_before_the_run() {
             tokenizer: Tokenizer::Learned,
             ..one_tenant(&deaf, 60.0)
         },
+        &Stop::new(),
         |_| {},
     );
     let error = error.unwrap_err().to_string();
@@ -274,7 +273,7 @@ fn there_is_no_report_of_an_endpoint_that_is_down() {
     let endpoint = TestEndpoint::start(|_, _| Answer::Tokens(4));
     let spec = one_tenant(&endpoint, 100.0);
     drop(endpoint);
-    let error = run(&spec, |_| {}).unwrap_err().to_string();
+    let error = run(&spec, &Stop::new(), |_| {}).unwrap_err().to_string();
     assert!(
         error.starts_with("nothing answers at http://127.0.0.1:"),
         "{error}"
@@ -289,7 +288,9 @@ fn there_is_no_report_without_its_rows() {
         ..one_tenant(&endpoint, 100.0)
     };
     for path in ["no/such/folder/rows.csv", "/dev/full"] {
-        let error = run(&spec(path), |_| {}).unwrap_err().to_string();
+        let error = run(&spec(path), &Stop::new(), |_| {})
+            .unwrap_err()
+            .to_string();
         assert!(
             error.starts_with(&format!("cannot write raw rows to {path}: ")),
             "{error}"
@@ -311,13 +312,16 @@ fn a_run_that_measures_nothing_does_not_start() {
     let mut spec = one_tenant(&endpoint, 100.0);
     spec.timing.warm_up = spec.timing.duration;
     assert!(matches!(
-        run(&spec, |_| {}),
+        run(&spec, &Stop::new(), |_| {}),
         Err(BenchError::NothingMeasured)
     ));
     let no_name = tenant("a\nb", 1.0, Identity::TenantHeader);
     spec.timing.warm_up = Micros::ZERO;
     spec.source = Source::Drawn(vec![no_name]);
-    assert!(matches!(run(&spec, |_| {}), Err(BenchError::Header(_))));
+    assert!(matches!(
+        run(&spec, &Stop::new(), |_| {}),
+        Err(BenchError::Header(_))
+    ));
     assert_eq!(endpoint.connections(), 0);
 }
 
@@ -342,6 +346,8 @@ fn the_bound_on_open_requests_is_enforced_and_makes_the_run_invalid() {
     let load = Load {
         session: Arc::new(session),
         tasks: TaskTracker::new(),
+        cycle: Cycle::Open,
+        stop: Stop::new(),
         broken: AtomicBool::new(false),
     };
     // As if that many requests were open; they end with the test.

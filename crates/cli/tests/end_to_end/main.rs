@@ -14,6 +14,7 @@ mod deadline;
 mod process;
 
 mod banner;
+mod bench;
 mod check;
 mod doctor;
 mod help;
@@ -21,4 +22,5 @@ mod hosting;
 mod lifetime;
 mod logs;
 mod memory;
+mod report;
 mod starting;

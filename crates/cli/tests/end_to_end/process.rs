@@ -75,6 +75,11 @@ impl Running {
         self.child.id()
     }
 
+    /// The first line of its output that is `wanted`.
+    pub(crate) fn line(&mut self, wanted: impl Fn(&str) -> bool) -> String {
+        self.out.read_until(wanted)
+    }
+
     /// Sends a signal, by its name without `SIG`.
     pub(crate) fn signal(&self, name: &str) {
         let kill = format!("kill -{name} {}", self.pid());

@@ -169,6 +169,53 @@ fn spikes_come_when_they_should_and_carry_their_rate() {
 }
 
 #[test]
+fn a_jump_halves_as_often_as_it_says_and_carries_its_rate() {
+    let arrivals = Arrivals::Decays {
+        base: 2.0,
+        peak: 66.0,
+        every_s: 10.0,
+        half_s: 1.0,
+    };
+    let mut bins = [0.0; 10];
+    for at in arrivals.times(5, "a").take_while(|at| *at < 10_000.0) {
+        bins[(at % 10.0) as usize] += 1.0;
+    }
+    // What halves every second from 64 carries 32 / ln 2 in the first of them.
+    for (second, count) in (0..).zip(bins) {
+        let expected = 1_000.0 * (2.0 + 32.0 / std::f64::consts::LN_2 / 2_f64.powi(second));
+        let deviation = (count - expected).abs();
+        assert!(
+            deviation < 4.0 * f64::sqrt(expected),
+            "{second}: {count}, not {expected}"
+        );
+    }
+    let mean = bins.iter().sum::<f64>() / 10_000.0;
+    assert!((mean / arrivals.mean_rate() - 1.0).abs() < 0.02, "{mean}");
+}
+
+#[test]
+fn a_day_is_busiest_at_its_first_quarter_and_has_its_mean() {
+    let arrivals = Arrivals::Diurnal {
+        rate: 10.0,
+        swing: 0.8,
+        period_s: 40.0,
+    };
+    let mut quarters = [0.0; 4];
+    for at in arrivals.times(5, "a").take_while(|at| *at < 4_000.0) {
+        quarters[((at + 5.0) % 40.0 / 10.0) as usize] += 1.0;
+    }
+    // The mean of a sine over the quarter around its top is 2 sqrt(2) / pi.
+    let swing = 0.8 * 8_f64.sqrt() / std::f64::consts::PI;
+    for (count, mean) in quarters.iter().zip([1.0, 1.0 + swing, 1.0, 1.0 - swing]) {
+        let expected = 10_000.0 * mean;
+        assert!(
+            (count - expected).abs() < 4.0 * f64::sqrt(expected),
+            "{quarters:?}"
+        );
+    }
+}
+
+#[test]
 fn times_never_decrease_and_a_seed_repeats_them() {
     let all = [
         Arrivals::Poisson { rate: 100.0 },
@@ -191,6 +238,17 @@ fn times_never_decrease_and_a_seed_repeats_them() {
             peak: 400.0,
             every_s: 1.0,
             lasting_s: 0.2,
+        },
+        Arrivals::Decays {
+            base: 0.0,
+            peak: 1_000.0,
+            every_s: 1.0,
+            half_s: 0.1,
+        },
+        Arrivals::Diurnal {
+            rate: 100.0,
+            swing: 1.0,
+            period_s: 1.0,
         },
     ];
     for arrivals in all {
@@ -261,4 +319,10 @@ fn impossible_processes_are_refused_with_their_values() {
         lasting_s: 2.0,
     };
     assert!(matches!(refused(endless), ArrivalsError::Span(_)));
+    let below_nothing = Arrivals::Diurnal {
+        rate: 1.0,
+        swing: 1.1,
+        period_s: 60.0,
+    };
+    assert!(matches!(refused(below_nothing), ArrivalsError::Swing(_)));
 }
