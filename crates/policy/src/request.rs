@@ -83,8 +83,6 @@ pub(crate) struct Running {
     pub(crate) fence: Time,
     /// Its place in the queue, should it have to go back there.
     pub(crate) waiting: Waiting,
-    /// Prompt tokens that its replica has to compute for it, as far as is known.
-    pub(crate) prefill: Tokens,
     /// Whether a part of the answer is on its way, token or not.
     pub(crate) begun: bool,
     /// It is to go to another replica, as soon as this one has let go of it.

@@ -18,8 +18,8 @@ const MACHINE_ROOTS: [&str; 4] = [
 /// Reports what no text file may hold.
 pub(super) fn check(file: &File<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
-    // A snapshot is the exact output of something, and a seed of a fuzzer its exact input, so it may
-    // end a line as that did.
+    // A snapshot is the exact output of something, and a seed of a fuzzer its exact input, so it
+    // may end a line as that did.
     let is_exact = file.path.ends_with(".snap") || file.path.contains("/corpus/");
     let mut push = |index: usize, what: String, instead: &str| {
         violations.push(Violation::new(file, index + 1, what, instead));
