@@ -190,6 +190,8 @@ pub struct Window {
     beyond: KvBlocks,
     /// KV blocks that it was sent since.
     since: KvBlocks,
+    /// Sequences that it was sent since.
+    sent: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -219,6 +221,7 @@ impl Window {
             warming: None,
             reported: KvBlocks::ZERO,
             since: KvBlocks::ZERO,
+            sent: 0,
             beyond: KvBlocks::ZERO,
         }
     }
@@ -226,7 +229,7 @@ impl Window {
     /// The replica came up, with this capacity; what is held stays held.
     pub fn resize(&mut self, capacity: Capacity) {
         self.capacity = capacity;
-        (self.reported, self.since) = (KvBlocks::ZERO, KvBlocks::ZERO);
+        (self.reported, self.since, self.sent) = (KvBlocks::ZERO, KvBlocks::ZERO, 0);
         self.beyond = KvBlocks::ZERO;
         self.moved = Moved::Came;
         self.warming = None;
@@ -254,8 +257,11 @@ impl Window {
     /// KV it holds.
     ///
     /// Those that wait inside it would be better off with us, where they can be passed by; so it is
-    /// given that many less, and one more each time that it was full and none waited.
+    /// given that many less, and an eighth more each time that it was full and none waited. What it
+    /// was sent since its last word may just not have begun: to take that for a queue would shrink
+    /// the window of an engine that is asked four times a second to next to nothing.
     pub fn report(&mut self, waiting: u32, kv: KvBlocks) {
+        let waiting = waiting.saturating_sub(std::mem::take(&mut self.sent));
         (self.reported, self.since) = (kv, KvBlocks::ZERO);
         self.beyond = kv - self.held.kv;
         if self.bounds.concurrency != Knob::Auto {
@@ -267,7 +273,8 @@ impl Window {
                 (self.limit, self.moved) = (fewer, Moved::Shrank);
             }
         } else if self.held.sequences >= self.limit && self.limit < self.capacity.sequences {
-            (self.limit, self.moved) = (self.limit + 1, Moved::Grew);
+            let more = self.limit + (self.limit / 8).max(1);
+            (self.limit, self.moved) = (more.min(self.capacity.sequences), Moved::Grew);
         }
     }
 
@@ -334,6 +341,7 @@ impl Window {
         self.held.sequences += 1;
         self.held.kv += kv;
         self.since += kv;
+        self.sent += 1;
         self.held.prefill += prompt;
         if class == Class::BestEffort {
             self.held.best_effort_kv += kv;
@@ -601,6 +609,8 @@ mod tests {
         for _ in 0..10 {
             hold(&mut window, Class::Standard, 1);
         }
+        window.report(3, KvBlocks::ZERO);
+        assert_eq!(window.limit(), 10, "they may just not have begun");
         window.report(3, KvBlocks::ZERO);
         assert_eq!((window.limit(), window.moved()), (7, Moved::Shrank));
         for _ in 0..3 {
