@@ -365,6 +365,9 @@ impl Window {
         );
         self.held.sequences -= 1;
         self.held.kv -= kv;
+        // What it was sent and is done with is no more of what it was sent: a replica that never
+        // says what it holds would else be full for ever.
+        self.since -= kv;
         if class == Class::BestEffort {
             self.held.best_effort_kv -= kv;
         }
@@ -624,6 +627,18 @@ mod tests {
             8,
             "it does not grow while it is not used up"
         );
+    }
+
+    #[test]
+    fn a_replica_that_never_says_what_it_holds_is_not_full_for_ever() {
+        let mut window = window(Bounds::default(), 10, 100);
+        hold(&mut window, Class::Standard, 5);
+        for _ in 0..50 {
+            hold(&mut window, Class::Standard, 5);
+            window.release(Class::Standard, KvBlocks::new(5));
+        }
+        assert_eq!(window.occupancy(), KvBlocks::new(5));
+        assert_eq!(window.room_for(&ask(Class::Standard, 50), None), Ok(()));
     }
 
     #[test]
