@@ -191,6 +191,8 @@ pub struct Window {
     /// KV blocks that it was sent since, less what has ended since: where no report comes any more,
     /// it does not grow.
     since: KvBlocks,
+    /// Sequences that it was sent since.
+    sent: u32,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -220,6 +222,7 @@ impl Window {
             warming: None,
             reported: KvBlocks::ZERO,
             since: KvBlocks::ZERO,
+            sent: 0,
             beyond: KvBlocks::ZERO,
         }
     }
@@ -227,7 +230,7 @@ impl Window {
     /// The replica came up, with this capacity; what is held stays held.
     pub fn resize(&mut self, capacity: Capacity) {
         self.capacity = capacity;
-        (self.reported, self.since) = (KvBlocks::ZERO, KvBlocks::ZERO);
+        (self.reported, self.since, self.sent) = (KvBlocks::ZERO, KvBlocks::ZERO, 0);
         self.beyond = KvBlocks::ZERO;
         self.moved = Moved::Came;
         self.warming = None;
@@ -255,8 +258,11 @@ impl Window {
     /// KV it holds.
     ///
     /// Those that wait inside it would be better off with us, where they can be passed by; so it is
-    /// given that many less, and one more each time that it was full and none waited.
+    /// given that many less, and an eighth more each time that it was full and none waited. What it
+    /// was sent since its last word may just not have begun: to take that for a queue would shrink
+    /// the window of an engine that is asked four times a second to next to nothing.
     pub fn report(&mut self, waiting: u32, kv: KvBlocks) {
+        let waiting = waiting.saturating_sub(std::mem::take(&mut self.sent));
         (self.reported, self.since) = (kv, KvBlocks::ZERO);
         self.beyond = kv - self.held.kv;
         if self.bounds.concurrency != Knob::Auto {
@@ -268,7 +274,8 @@ impl Window {
                 (self.limit, self.moved) = (fewer, Moved::Shrank);
             }
         } else if self.held.sequences >= self.limit && self.limit < self.capacity.sequences {
-            (self.limit, self.moved) = (self.limit + 1, Moved::Grew);
+            let more = self.limit + (self.limit / 8).max(1);
+            (self.limit, self.moved) = (more.min(self.capacity.sequences), Moved::Grew);
         }
     }
 
@@ -335,6 +342,7 @@ impl Window {
         self.held.sequences += 1;
         self.held.kv += kv;
         self.since += kv;
+        self.sent += 1;
         self.held.prefill += prompt;
         if class == Class::BestEffort {
             self.held.best_effort_kv += kv;
@@ -358,6 +366,8 @@ impl Window {
         );
         self.held.sequences -= 1;
         self.held.kv -= kv;
+        // What it was sent and is done with is no more of what it was sent: a replica that never
+        // says what it holds would else be full for ever.
         self.since -= kv.min(self.since);
         if class == Class::BestEffort {
             self.held.best_effort_kv -= kv;
@@ -604,6 +614,8 @@ mod tests {
             hold(&mut window, Class::Standard, 1);
         }
         window.report(3, KvBlocks::ZERO);
+        assert_eq!(window.limit(), 10, "they may just not have begun");
+        window.report(3, KvBlocks::ZERO);
         assert_eq!((window.limit(), window.moved()), (7, Moved::Shrank));
         for _ in 0..3 {
             window.release(Class::Standard, KvBlocks::new(1));
@@ -616,6 +628,18 @@ mod tests {
             8,
             "it does not grow while it is not used up"
         );
+    }
+
+    #[test]
+    fn a_replica_that_never_says_what_it_holds_is_not_full_for_ever() {
+        let mut window = window(Bounds::default(), 10, 100);
+        hold(&mut window, Class::Standard, 5);
+        for _ in 0..50 {
+            hold(&mut window, Class::Standard, 5);
+            window.release(Class::Standard, KvBlocks::new(5));
+        }
+        assert_eq!(window.occupancy(), KvBlocks::new(5));
+        assert_eq!(window.room_for(&ask(Class::Standard, 50), None), Ok(()));
     }
 
     #[test]

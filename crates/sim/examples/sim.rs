@@ -24,7 +24,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         );
         return Ok(());
     }
-    let trials = trial::one(&scenario, seeds.parse()?, None, None)?;
+    // The events of the first gateway go to stderr where a third argument asks for them.
+    let mut write = |line: &str| eprint!("{line}");
+    let log: Option<&mut dyn FnMut(&str)> = match args.next() {
+        Some(_) => Some(&mut write),
+        None => None,
+    };
+    let trials = trial::one(&scenario, seeds.parse()?, None, log)?;
     print!("{}", render(&scenario, &trials));
     Ok(())
 }

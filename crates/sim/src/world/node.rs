@@ -147,9 +147,11 @@ impl Node {
         Some(self.dated(said, now))
     }
 
-    /// What it says of itself is what it said last, until it is time to say it again.
+    /// What it says of itself with a step is what it said last, until it is time to say it again.
+    /// One in another process says nothing with a step.
     fn dated(&mut self, said: Said, now: Time) -> Said {
         match said {
+            Said::Stepped { .. } if self.reach() == Reach::Elsewhere => said,
             Said::Stepped { served, report } => {
                 let due = |(at, _): &(Time, Report)| now.since(*at) >= self.report_every;
                 let (_, report) = match self.reported {
