@@ -18,6 +18,7 @@ pub mod kv;
 pub mod outcome;
 pub mod pace;
 pub mod prefix;
+pub mod price;
 pub mod quota;
 pub mod rate;
 pub mod request;

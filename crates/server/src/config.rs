@@ -36,6 +36,7 @@ pub use self::models::{
 };
 pub use self::network::Network;
 pub use self::problem::Problem;
+pub(crate) use self::quantity::thousandths;
 pub use self::server::{MetricsReaders, ServerConfig};
 pub use self::tenants::{ANONYMOUS, Tenants};
 

@@ -7,6 +7,7 @@ mod admin;
 mod answer;
 mod app;
 mod books;
+pub mod budget;
 mod clock;
 pub mod config;
 mod desk;
@@ -27,6 +28,7 @@ mod replicas;
 mod routes;
 mod server;
 mod spawn;
+pub mod store;
 mod stream;
 
 pub use crate::ledger::LedgerError;
