@@ -14,6 +14,7 @@ mod guarded;
 mod held;
 mod identity;
 mod inflight;
+pub mod journal;
 mod ledger;
 mod line;
 mod listen;
