@@ -15,6 +15,7 @@ mod guarded;
 mod held;
 mod identity;
 mod inflight;
+pub mod journal;
 mod ledger;
 mod line;
 mod listen;
