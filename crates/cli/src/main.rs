@@ -4,8 +4,12 @@ mod banner;
 mod check;
 mod logging;
 mod model_file;
+mod people;
+mod place;
 mod serve;
+mod table;
 mod terminal;
+mod usage;
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -50,6 +54,19 @@ enum Verb {
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
+    /// Make, list, rotate, expire and revoke keys of the store's tenants.
+    #[command(subcommand)]
+    Keys(people::KeysVerb),
+    /// Add, change, list and remove tenants of the store, beside those in a configuration.
+    #[command(subcommand)]
+    Tenants(people::TenantsVerb),
+    /// Sum what was used, by tenant, model and time.
+    ///
+    /// Usage is kept for ever, by the hour of UTC in which a request ended. What a gateway has
+    /// written down and not yet counted is counted first.
+    Usage(usage::UsageArgs),
+    /// What a tenant owes for a month.
+    Invoice(usage::InvoiceArgs),
 }
 
 /// Flags of `serve`. They win over the configuration.
@@ -82,5 +99,9 @@ fn main() -> ExitCode {
     match cli.verb {
         Verb::Serve(args) => serve::serve(args),
         Verb::Check { config } => check::check(&config),
+        Verb::Keys(verb) => people::keys(verb),
+        Verb::Tenants(verb) => people::tenants(verb),
+        Verb::Usage(args) => usage::usage(&args),
+        Verb::Invoice(args) => usage::invoice(&args),
     }
 }

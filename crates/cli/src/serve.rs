@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollgate_server::config::{Config, EngineConfig, ModelConfig};
-use tollgate_server::{ConfigFile, Server};
+use tollgate_server::{ConfigFile, Server, StartError};
 
 use crate::{ServeArgs, banner, check, logging, model_file, terminal};
 
@@ -32,7 +32,17 @@ pub(crate) fn serve(args: ServeArgs) -> ExitCode {
     };
     let code = match runtime.block_on(run(config, file)) {
         Ok(code) => code,
-        Err(error) => fail(&told(&error)),
+        Err(error) => {
+            let code = fail(&told(&error));
+            let lasting = error
+                .downcast_ref::<StartError>()
+                .is_some_and(StartError::is_lasting);
+            if lasting {
+                ExitCode::from(check::MISTAKES)
+            } else {
+                code
+            }
+        }
     };
     // What still runs now was told to end at once.
     runtime.shutdown_background();

@@ -24,6 +24,7 @@ use rand_pcg::Pcg64;
 
 use self::end::{Ended, Stranger};
 pub use self::event::{Dispatch, Effect, Event, Quota, Record, Refusal, Report, Served, Tenancy};
+use crate::budget::{Payer, Purses};
 use crate::fair::{self, FairQueue};
 use crate::health::Health;
 use crate::ids::{ModelId, ReplicaId, RequestId, TenantId, position};
@@ -33,7 +34,7 @@ use crate::rate::BusyRate;
 use crate::request::Request;
 use crate::retry::RetryBudget;
 use crate::tenant::{Class, Tenant, TenantTable};
-use crate::units::{KvBytes, Micros, Service, Time, Tokens};
+use crate::units::{KvBytes, Micros, NanoUsd, Service, Time, Tokens};
 use crate::usage::Weights;
 use crate::window::{Bounds, Window};
 
@@ -98,6 +99,7 @@ pub struct Gateway {
     /// stopped.
     fences: BTreeSet<(Time, RequestId)>,
     retries: RetryBudget,
+    purses: Purses,
     drain: Drain,
     jitter: Pcg64,
     effects: VecDeque<Effect>,
@@ -187,6 +189,7 @@ impl Gateway {
             requests: BTreeMap::new(),
             fences: BTreeSet::new(),
             retries: RetryBudget::default(),
+            purses: Purses::default(),
             drain: Drain::No,
             jitter: Pcg64::seed_from_u64(config.seed),
             effects: VecDeque::new(),
@@ -223,6 +226,7 @@ impl Gateway {
             Event::ReplicaUp { replica, capacity } => self.replica_up(replica, capacity, now),
             Event::ReplicaDown { replica } => self.replica_down(replica, now),
             Event::Reconfigured(tenancy) => self.reconfigure(*tenancy, now),
+            Event::Priced(tariff) => self.purses.change(*tariff, now),
             Event::Drain { bound } => self.begin_drain(bound, now),
             Event::Wake => {}
         }
@@ -271,6 +275,12 @@ impl Gateway {
             requests: levels.requests(now),
             tokens: levels.tokens(now),
         }
+    }
+
+    /// What a payer has spent in the window of its budget, and what its requests in flight hold;
+    /// `None` where it has no budget.
+    pub fn spending(&self, payer: Payer) -> Option<(NanoUsd, NanoUsd)> {
+        self.purses.standing(payer)
     }
 
     /// Whether traffic should be sent here: some model has a replica that takes work, and the

@@ -9,6 +9,7 @@
 pub mod admission;
 pub mod batch;
 pub mod bucket;
+pub mod budget;
 pub mod engine;
 pub mod fair;
 pub mod gateway;

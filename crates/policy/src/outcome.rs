@@ -114,6 +114,13 @@ pub enum Rejection {
     },
     /// As much KV over time in flight as the tenant may have.
     KvInFlight,
+    /// All that the tenant, or its key, may spend in this day or month is spent: no wait that a client
+    /// would take helps.
+    InsufficientQuota,
+    /// What is left of the budget is held by requests in flight.
+    BudgetInFlight,
+    /// The key is not good for this.
+    KeyScope,
     /// As many requests at once as the tenant may have.
     Concurrency,
     /// Too many of the last minute's requests were retries, and this is one more.
@@ -277,6 +284,19 @@ impl Rejection {
             Self::RequestRate => over_quota("requests"),
             Self::TokenRate | Self::PromptExceedsRate { .. } => over_quota("tokens"),
             Self::KvInFlight => over_quota("kv"),
+            Self::BudgetInFlight => over_quota("budget_in_flight"),
+            Self::InsufficientQuota => refused(
+                429,
+                "insufficient_quota",
+                Some("insufficient_quota"),
+                "budget",
+            ),
+            Self::KeyScope => refused(
+                403,
+                "invalid_request_error",
+                Some("insufficient_permissions"),
+                "key_scope",
+            ),
             Self::Concurrency => over_quota("concurrency"),
             Self::RetryBudget => unavailable("retry_budget"),
             Self::QueueFull => unavailable("queue_full"),

@@ -5,7 +5,8 @@
 //! the replica's window. So what is charged is what the engine says it made, also when the client
 //! left long before.
 
-use crate::ids::{ModelId, ReplicaId, RequestId, TenantId};
+use crate::budget::Hold;
+use crate::ids::{KeyId, ModelId, ReplicaId, RequestId, TenantId};
 use crate::outcome::{EngineEnding, Outcome, Phase};
 use crate::quota::Reservation;
 use crate::tenant::Class;
@@ -19,6 +20,8 @@ pub struct Arrival {
     pub id: RequestId,
     /// Who pays.
     pub tenant: TenantId,
+    /// With which of the tenant's keys, where it has a name.
+    pub key: Option<KeyId>,
     /// What it is for.
     pub model: ModelId,
     /// Its prompt, counted.
@@ -46,6 +49,7 @@ pub enum ClientEnding {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) tenant: TenantId,
+    pub(crate) key: Option<KeyId>,
     pub(crate) model: ModelId,
     pub(crate) received: Time,
     /// Output granted: what was asked for, cut to every limit.
@@ -56,6 +60,8 @@ pub(crate) struct Request {
     pub(crate) kv: KvBlocks,
     /// What it holds of its tenant's levels.
     pub(crate) reservation: Reservation,
+    /// What it holds of budgets.
+    pub(crate) hold: Hold,
     pub(crate) stage: Stage,
 }
 
@@ -83,6 +89,8 @@ pub(crate) struct Running {
     pub(crate) stopped: Option<Outcome>,
     /// The engine's last word.
     pub(crate) engine: Option<(EngineEnding, Usage)>,
+    /// When that came: until then the engine held the request's KV.
+    pub(crate) released: Option<Time>,
     /// The client's last word.
     pub(crate) client: Option<ClientEnding>,
 }
@@ -98,6 +106,7 @@ impl Running {
             fence,
             stopped: None,
             engine: None,
+            released: None,
             client: None,
         }
     }

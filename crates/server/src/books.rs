@@ -9,6 +9,7 @@ use tollgate_policy::units::Micros;
 use crate::clock::Clock;
 use crate::ledger::{Entry, Ledger};
 use crate::metrics::Metrics;
+use crate::roster::KeyNames;
 
 /// The three of them.
 #[derive(Debug)]
@@ -19,6 +20,7 @@ pub(crate) struct Books {
     model_names: Vec<String>,
     /// Tells the requests of this process from those of the one before.
     boot: u32,
+    keys: KeyNames,
 }
 
 impl Books {
@@ -35,7 +37,13 @@ impl Books {
             ledger,
             model_names,
             boot,
+            keys: KeyNames::default(),
         }
+    }
+
+    /// The keys that have names.
+    pub(crate) fn keys(&self) -> &KeyNames {
+        &self.keys
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {

@@ -18,6 +18,7 @@ mod problem;
 mod quantity;
 pub mod reference;
 mod server;
+mod store;
 mod tenants;
 mod tree;
 mod window;
@@ -28,6 +29,7 @@ mod tests;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+pub use self::admin::AdminConfig;
 pub use self::fairness::Fairness;
 pub use self::identity::{Anonymous, Identity};
 pub use self::key::KeyHash;
@@ -38,11 +40,13 @@ pub use self::network::Network;
 pub use self::problem::Problem;
 pub(crate) use self::quantity::thousandths;
 pub use self::server::{MetricsReaders, ServerConfig};
+pub use self::store::{ServerUrl, StoreConfig};
 pub use self::tenants::{ANONYMOUS, Tenants};
 
 use self::decode::{Cursor, Fields};
 use self::expand::Env;
 use self::problem::Problems;
+use crate::store::PriceRow;
 
 /// Everything that is configured; it never changes, it is replaced as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,8 +55,12 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where files are kept, relative to the working directory.
     pub data_dir: PathBuf,
-    /// Where an operator looks into the queue; `None` is nowhere.
-    pub admin: Option<SocketAddr>,
+    /// Where an operator looks in; `None` is nowhere.
+    pub admin: Option<AdminConfig>,
+    /// Where usage is kept, and who may call beside the tenants here.
+    pub store: StoreConfig,
+    /// What usage costs.
+    pub prices: Vec<PriceRow>,
     /// Bounds of the HTTP server.
     pub server: ServerConfig,
     /// Who may read the metrics.
@@ -77,6 +85,8 @@ impl Config {
             listen: server::LISTEN,
             data_dir: PathBuf::from(server::DATA_DIR),
             admin: None,
+            store: StoreConfig::default(),
+            prices: Vec::new(),
             server: ServerConfig::default(),
             metrics: MetricsReaders::default(),
             identity: Identity {
@@ -144,7 +154,13 @@ fn read_fields(fields: &mut Fields<'_, '_>, env: Env<'_>) -> Config {
         data_dir: fields
             .optional("data_dir", |value| server::path(&value))
             .unwrap_or_else(|| PathBuf::from(server::DATA_DIR)),
-        admin: fields.optional("admin", |value| admin::read(&value, listen)),
+        admin: fields.optional("admin", |value| admin::read(&value, listen, env)),
+        store: fields
+            .optional("store", |value| StoreConfig::read(&value))
+            .unwrap_or_default(),
+        prices: fields
+            .optional("prices", |value| store::prices(&value, &models))
+            .unwrap_or_default(),
         server: fields
             .optional("server", |value| ServerConfig::read(&value))
             .unwrap_or_default(),

@@ -9,7 +9,6 @@ use axum::http::request::Parts;
 use bytes::Bytes;
 use hyper::header::CONTENT_TYPE;
 use tollgate_engine::{ChatMessage, Sampling, Stop, TemplateError, Token};
-use tollgate_policy::ids::TenantId;
 use tollgate_policy::outcome::Rejection;
 use tollgate_policy::request::Arrival;
 use tollgate_policy::units::Tokens;
@@ -20,6 +19,7 @@ use tollgate_wire::{
 
 use crate::app::{App, ServedModel, Turned, Visit};
 use crate::desk::Draft;
+use crate::identity::Caller;
 use crate::receive::receive;
 
 /// Bodies larger than this are parsed and tokenized on a thread of their own: a millisecond of
@@ -83,10 +83,18 @@ pub(crate) async fn prepare(
     parts: &Parts,
     body: Body,
 ) -> Result<Order, Away> {
-    let tenant = match identify(app, visit, parts) {
-        Ok(tenant) => tenant,
+    let caller = match identify(app, visit, parts) {
+        Ok(caller) => caller,
         Err(turned) => return Err((turned, Some(body))),
     };
+    let tenant = caller.tenant;
+    if !caller.may_ask(endpoint) {
+        let message = "this key may not ask for this; its operator says what it is good for";
+        return Err((
+            Turned::new(Rejection::KeyScope, message).of(tenant),
+            Some(body),
+        ));
+    }
     if let Err(turned) = check_media_type(parts) {
         return Err((turned.of(tenant), Some(body)));
     }
@@ -94,13 +102,13 @@ pub(crate) async fn prepare(
     let bytes = bytes.map_err(|(turned, unread)| (turned.of(tenant), unread))?;
     let order = if bytes.len() > INLINE_MAX {
         let (app, visit) = (Arc::clone(app), visit.clone());
-        let heavy = move || digest(&app, endpoint, &visit, tenant, &bytes);
+        let heavy = move || digest(&app, endpoint, &visit, &caller, &bytes);
         match tokio::task::spawn_blocking(heavy).await {
             Ok(order) => order,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     } else {
-        digest(app, endpoint, visit, tenant, &bytes)
+        digest(app, endpoint, visit, &caller, &bytes)
     };
     let mut order = order.map_err(|turned| (turned.of(tenant), None))?;
     order.arrival.retry = app.repeats.is_retry(&parts.headers, tenant, visit.received);
@@ -108,7 +116,7 @@ pub(crate) async fn prepare(
 }
 
 /// Who is calling.
-pub(crate) fn identify(app: &App, visit: &Visit, parts: &Parts) -> Result<TenantId, Turned> {
+pub(crate) fn identify(app: &App, visit: &Visit, parts: &Parts) -> Result<Caller, Turned> {
     app.callers()
         .identity
         .who(&parts.headers, visit.peer, &app.desk)
@@ -141,13 +149,13 @@ fn digest(
     app: &App,
     endpoint: Endpoint,
     visit: &Visit,
-    tenant: TenantId,
+    caller: &Caller,
     body: &Bytes,
 ) -> Result<Order, Turned> {
     let ask = parse(endpoint, body)?;
     let params = ask.params();
     let served = app
-        .find_model(&params.model, tenant)
+        .find_model(&params.model, caller)
         .ok_or_else(|| no_model(&params.model))?;
     check_demands(params)?;
     let prompt = tokens(served, &ask)?;
@@ -156,7 +164,8 @@ fn digest(
     let draft = draft(served, prompt.unwrap_or_default(), &params)?;
     let arrival = Arrival {
         id: visit.id,
-        tenant,
+        tenant: caller.tenant,
+        key: caller.key_id(),
         model: served.id,
         prompt: asked,
         output_max: params

@@ -63,7 +63,7 @@ pub(crate) fn refused(refusal: &Refusal, endpoint: Endpoint) -> Response {
 fn is_in_vain(outcome: Outcome) -> bool {
     matches!(
         outcome,
-        Outcome::Rejected(Rejection::PromptExceedsRate { .. })
+        Outcome::Rejected(Rejection::PromptExceedsRate { .. } | Rejection::InsufficientQuota)
     )
 }
 
@@ -200,6 +200,14 @@ fn rejected(rejection: Rejection) -> String {
         Rejection::KvInFlight => {
             "your requests in flight hold as much memory as your limit allows; wait for one to end"
         }
+        Rejection::InsufficientQuota => {
+            "what is left of your budget for this day or month does not pay for this request; ask \
+             your operator"
+        }
+        Rejection::BudgetInFlight => {
+            "your requests in flight hold what is left of your budget; wait for one to end"
+        }
+        Rejection::KeyScope => "this key is not good for this; use another of yours",
         Rejection::RetryBudget => {
             "too many requests are retries just now; come back when Retry-After says"
         }

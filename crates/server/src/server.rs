@@ -1,5 +1,6 @@
 //! A server from its configuration to its end.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::{Arc, RwLock};
 use std::time::Duration;
@@ -17,17 +18,22 @@ use tollgate_policy::usage::Weights;
 use crate::admin;
 use crate::app::{App, Bounds, Callers, ServedModel};
 use crate::books::Books;
+use crate::clerk::{self, Clerk, SharedStore};
 use crate::clock::Clock;
 use crate::config::{Config, Fairness, ModelConfig, ReplicaConfig};
 use crate::desk::Desk;
+use crate::folding::{FoldError, Folding};
+use crate::identity::{Identity, KeyRing};
 use crate::ledger::{Ledger, LedgerError};
 use crate::listen::{Closing, Door, accept};
 use crate::metrics::Metrics;
 use crate::reload::{self, ConfigFile};
 use crate::repeats::Repeats;
 use crate::replicas::{self, Blueprint, Fleet};
+use crate::roster::{self, Roster};
 use crate::routes::router;
 use crate::spawn::Tasks;
+use crate::store::{Directory, Store, StoreError};
 
 /// How long after the drain's bound a client may take to accept the last of what it is told.
 const GOODBYE: Duration = Duration::from_millis(500);
@@ -86,6 +92,19 @@ pub enum StartError {
     /// There is nowhere to write the ledger.
     #[error(transparent)]
     Ledger(#[from] LedgerError),
+    /// There is nowhere to keep what was served.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// What was served before can't be counted.
+    #[error(transparent)]
+    Fold(#[from] FoldError),
+    /// Tenants are in the configuration and in the store.
+    #[error(
+        "in the configuration and in the store: {}; rename them in one, or remove them with \
+         `tollgate tenants remove`",
+        .0.join(", ")
+    )]
+    Overlap(Vec<String>),
     /// The address can't be listened on.
     #[error("can't listen on {address}: {source}; is another server there? use --listen")]
     Listen {
@@ -102,6 +121,21 @@ pub enum StartError {
         /// What the system says.
         source: std::io::Error,
     },
+}
+
+impl StartError {
+    /// Whether no other try goes better until somebody changes something.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            Self::Store(error) | Self::Fold(FoldError::Store(error)) => error.is_lasting(),
+            Self::Overlap(_) => true,
+            Self::Model { .. }
+            | Self::Ledger(_)
+            | Self::Fold(FoldError::Journal(_))
+            | Self::Listen { .. }
+            | Self::Admin { .. } => false,
+        }
+    }
 }
 
 impl Server {
@@ -124,8 +158,9 @@ impl Server {
         let listener = TcpListener::bind(address)
             .await
             .map_err(|source| StartError::Listen { address, source })?;
-        let admin = bind_admin(config.admin).await?;
+        let admin = bind_admin(config.admin.as_ref().map(|admin| admin.listen)).await?;
         let ledger = Ledger::open(&config.data_dir)?;
+        let (folding, stores, directory) = open_store(&config).await?;
         let clock = Clock::start();
         let names = config
             .models
@@ -137,18 +172,28 @@ impl Server {
         let policy = policy_config(&config, &blueprints, &clock);
         let models: Vec<_> = policy.replicas.iter().map(|one| one.model).collect();
         let (desk, starts) = Desk::new(policy, clock, books);
+        let config = Arc::new(config);
+        let (clerk, ear) = Clerk::new();
+        let [own, shared] = stores;
+        let app = app(&config, &blueprints, Arc::clone(&desk), (clerk, shared));
+        let app = Arc::new(app);
+        app.roster.enlist(&app, directory);
+        let own = first_tariff(own, &app).await?;
+        app.clerk
+            .begin(ear, own, folding, &app)
+            .map_err(|source| no_thread(&source))?;
         let server = Self {
             address: listener.local_addr().unwrap_or(address),
             admin: admin.as_ref().and_then(|admin| admin.local_addr().ok()),
             facts: facts(config.models.list(), &blueprints),
-            app: Arc::new(app(&config, &blueprints, Arc::clone(&desk))),
+            app,
             tasks: Tasks::default(),
             drain: config.server.drain,
             closing: watch::Sender::new(Closing::No),
             stop: watch::Sender::new(false),
             replicas: models.len(),
             reload: Arc::new(Notify::new()),
-            config: Arc::new(config),
+            config,
             desk,
         };
         let fleet = Arc::new(Fleet::new(blueprints, models));
@@ -224,9 +269,11 @@ impl Server {
         }
         self.close_connections().await;
         let (desk, count) = (Arc::clone(&self.desk), self.replicas);
+        let app = Arc::clone(&self.app);
         let stop = move || {
             // First: what has been recorded is on disk, also where an engine does not stop.
             desk.books().ledger().close();
+            app.clerk.stop();
             replicas::stop_all(&desk, count);
         };
         // An engine that is stuck inside a step hears nothing; the process ends over its head.
@@ -335,7 +382,58 @@ pub(crate) fn weights(fairness: &Fairness) -> Weights {
     }
 }
 
-fn app(config: &Config, blueprints: &[Blueprint], desk: Arc<Desk>) -> App {
+/// Opens the store, twice: for the clerk and for handlers; and counts what was served before.
+async fn open_store(config: &Config) -> Result<(Folding, [Store; 2], Directory), StartError> {
+    let location = config.store.location(&config.data_dir);
+    let mut folding = Folding::of(&config.data_dir);
+    let prices = config.prices.clone();
+    let opened = tokio::task::spawn_blocking(move || {
+        let mut store = Store::open(location.clone())?;
+        let directory = store.directory()?;
+        store.set_prices(&prices)?;
+        folding.catch_up(&mut store)?;
+        Ok::<_, FoldError>((folding, [store, Store::at(location)], directory))
+    });
+    let opened = match opened.await {
+        Ok(opened) => opened?,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    };
+    let overlap = roster::overlap(config, &opened.2);
+    if !overlap.is_empty() {
+        let names = overlap.into_iter().map(str::to_owned);
+        return Err(StartError::Overlap(names.collect()));
+    }
+    Ok(opened)
+}
+
+/// Has the policy know what was spent before the first request comes.
+async fn first_tariff(mut store: Store, app: &Arc<App>) -> Result<Store, StartError> {
+    let of = Arc::clone(app);
+    let read = tokio::task::spawn_blocking(move || {
+        let tariff = clerk::tariff(&mut store, &of)?;
+        Ok::<_, StoreError>((store, tariff))
+    });
+    let (store, tariff) = match read.await {
+        Ok(read) => read?,
+        Err(error) => std::panic::resume_unwind(error.into_panic()),
+    };
+    app.desk.submit(Event::Priced(Box::new(tariff)));
+    Ok(store)
+}
+
+fn no_thread(source: &std::io::Error) -> StartError {
+    StartError::Store(StoreError::Down {
+        at: "the store".to_owned(),
+        why: format!("the system starts no thread: {source}"),
+    })
+}
+
+fn app(
+    config: &Arc<Config>,
+    blueprints: &[Blueprint],
+    desk: Arc<Desk>,
+    (clerk, store): (Clerk, Store),
+) -> App {
     let mut models = Vec::new();
     let mut by_name = std::collections::HashMap::new();
     for ((model, blueprint), id) in config.models.list().iter().zip(blueprints).zip(0..) {
@@ -354,7 +452,18 @@ fn app(config: &Config, blueprints: &[Blueprint], desk: Arc<Desk>) -> App {
         });
     }
     App {
-        callers: RwLock::new(Arc::new(Callers::numbered_by(&desk, config.clone()))),
+        // Nobody, until the roster says who.
+        callers: RwLock::new(Arc::new(Callers {
+            identity: Identity::new(config.identity.clone(), KeyRing::default()),
+            metrics_readers: config.metrics,
+        })),
+        roster: Roster::new(Arc::clone(config)),
+        clerk,
+        store: SharedStore::new(store),
+        admins: config
+            .admin
+            .as_ref()
+            .map_or_else(BTreeMap::new, |admin| admin.keys.clone()),
         repeats: Repeats::default(),
         policy: config.fairness.policy.label(),
         desk,

@@ -5,6 +5,7 @@
 //! served comes in by [`Store::fold`] from the journal, at least once, and counts exactly once. It
 //! reads no clock: times are arguments, in microseconds since the Unix epoch.
 
+mod ask;
 mod audit;
 mod database;
 mod directory;
@@ -24,10 +25,11 @@ mod verify;
 use std::fmt;
 use std::path::PathBuf;
 
+pub use self::ask::{Asked, Invoice, InvoiceError, InvoiceLine, moment};
 pub use self::audit::{Actor, AuditRow};
 use self::database::{Database, Failure, Row, Value};
 pub use self::directory::{Directory, DirectoryError};
-pub use self::fold::{Charge, Folded, Scope};
+pub use self::fold::{Charge, Folded, Place, Scope};
 pub use self::keys::{FreshKey, KeyRow, NewKey, Scopes};
 use self::postgres::Postgres;
 pub use self::prices::PriceRow;

@@ -4,6 +4,7 @@ use super::end::{Ended, Stranger};
 use super::event::{Effect, Refusal};
 use super::{Drain, Gateway, Pool};
 use crate::admission::{self, Grant, Machine};
+use crate::budget::Hold;
 use crate::fair::{Policy, Waiting};
 use crate::ids::{RequestId, TenantId, position};
 use crate::outcome::{Outcome, Rejection};
@@ -11,7 +12,8 @@ use crate::quota::{Cost, Refused, Reservation};
 use crate::request::{Arrival, Request, Stage};
 use crate::retry::RetryBudget;
 use crate::tenant::Class;
-use crate::units::{KvByteMicros, Micros, Time, Tokens};
+use crate::units::{KvByteMicros, Micros, NanoUsd, Time, Tokens};
+use crate::usage::Usage;
 
 /// What a client is told to wait where nothing has been measured yet.
 const WAIT_GUESS: Micros = Micros::from_secs(1);
@@ -29,9 +31,9 @@ impl Gateway {
             ..
         } = arrival;
         match self.try_admit(arrival, now) {
-            Ok((grant, reservation)) => {
+            Ok((grant, held)) => {
                 self.retries.admitted(arrival.retry, now);
-                self.enqueue(arrival, grant, reservation, now);
+                self.enqueue(arrival, grant, held, now);
                 self.fill(model, now);
             }
             Err(Refused { rejection, wait }) => {
@@ -69,7 +71,11 @@ impl Gateway {
         }));
     }
 
-    fn try_admit(&mut self, arrival: Arrival, now: Time) -> Result<(Grant, Reservation), Refused> {
+    fn try_admit(
+        &mut self,
+        arrival: Arrival,
+        now: Time,
+    ) -> Result<(Grant, (Reservation, Hold)), Refused> {
         let expected = self.levels(arrival.tenant, now).expected_output();
         let tenant = self.tenants.tenant(arrival.tenant);
         let (class, limits) = (tenant.class, tenant.limits.clone());
@@ -82,9 +88,9 @@ impl Gateway {
             },
         )?;
         let cost = pool.cost(prompt, grant, now);
-        let reservation = self
-            .levels(arrival.tenant, now)
-            .reserve(&limits, cost, now)?;
+        let hold = self.hold(&arrival, cost, now)?;
+        let reserved = self.levels(arrival.tenant, now).reserve(&limits, cost, now);
+        let reservation = reserved.inspect_err(|_| self.let_go(&arrival, hold, now))?;
         let verdict = self.within_retries(&arrival, class, now).and_then(|()| {
             let machine = self.machine(&arrival, grant);
             let rejected = machine.admit(self.max_wait(&arrival));
@@ -94,12 +100,34 @@ impl Gateway {
             })
         });
         match verdict {
-            Ok(()) => Ok((grant, reservation)),
+            Ok(()) => Ok((grant, (reservation, hold))),
             Err(refused) => {
+                self.let_go(&arrival, hold, now);
                 self.levels(arrival.tenant, now).cancel(reservation);
                 Err(refused)
             }
         }
+    }
+
+    /// Holds what the request is expected to cost of the budgets it is paid from.
+    fn hold(&mut self, arrival: &Arrival, cost: Cost, now: Time) -> Result<Hold, Refused> {
+        let usage = Usage {
+            prompt: cost.prompt,
+            cached: Tokens::ZERO,
+            output: cost.output,
+        };
+        let money = self.purses.cost(arrival.model, usage, cost.kv);
+        let held = self.purses.reserve(arrival.tenant, arrival.key, money, now);
+        held.map_err(|rejection| Refused {
+            rejection,
+            wait: None,
+        })
+    }
+
+    /// Gives a hold back: nothing was spent.
+    fn let_go(&mut self, arrival: &Arrival, hold: Hold, now: Time) {
+        let payers = (arrival.tenant, arrival.key);
+        self.purses.settle(payers, hold, NanoUsd::ZERO, now);
     }
 
     fn within_retries(&self, arrival: &Arrival, class: Class, now: Time) -> Result<(), Refused> {
@@ -141,7 +169,13 @@ impl Gateway {
         first && pool.patient().is_none() && self.choose_replica(pool, waiting, holding).is_ok()
     }
 
-    fn enqueue(&mut self, arrival: Arrival, grant: Grant, reservation: Reservation, now: Time) {
+    fn enqueue(
+        &mut self,
+        arrival: Arrival,
+        grant: Grant,
+        (reservation, hold): (Reservation, Hold),
+        now: Time,
+    ) {
         let deadline = now + self.max_wait(&arrival);
         let waiting = self.waiting(&arrival, grant, deadline);
         let pushed = self.pool(arrival.model).queue.push(waiting);
@@ -151,6 +185,7 @@ impl Gateway {
         );
         let request = Request {
             tenant: arrival.tenant,
+            key: arrival.key,
             model: arrival.model,
             received: arrival.received,
             output_max: grant.output_max,
@@ -158,6 +193,7 @@ impl Gateway {
             prompt: arrival.prompt,
             kv: waiting.kv,
             reservation,
+            hold,
             stage: Stage::Queued,
         };
         self.requests.insert(arrival.id, request);

@@ -8,7 +8,7 @@ use super::event::{Effect, Record};
 use crate::ids::{ModelId, RequestId, TenantId, position};
 use crate::outcome::{Eviction, Outcome};
 use crate::request::{Request, Running, Stage};
-use crate::units::Time;
+use crate::units::{KvByteMicros, Time};
 use crate::usage::Usage;
 
 /// A request that is over.
@@ -78,10 +78,12 @@ impl Gateway {
         let blank = |tenant, model, received| Record {
             id,
             tenant,
+            key: None,
             model,
             replica: None,
             outcome,
             usage,
+            kv: KvByteMicros::ZERO,
             received,
             dispatched: None,
             first_token: None,
@@ -92,12 +94,17 @@ impl Gateway {
             (None, Some(who)) => blank(who.tenant, who.model, who.received),
             (Some(request), None) => {
                 let record = blank(Some(request.tenant), Some(request.model), request.received);
+                let record = Record {
+                    key: request.key,
+                    ..record
+                };
                 match request.stage {
                     Stage::Queued => record,
                     Stage::Running(running) => Record {
                         replica: Some(running.replica),
                         dispatched: Some(running.dispatched),
                         first_token: running.first_token,
+                        kv: self.kv_held(request.model, running, usage, now),
                         ..record
                     },
                 }
@@ -124,7 +131,19 @@ impl Gateway {
         }
     }
 
+    /// KV over time: it grows from the prompt to all there was at the end, so on average half of the
+    /// output was held; from dispatch, since waiting holds none, to the engine's last word.
+    fn kv_held(&self, model: ModelId, running: Running, usage: Usage, now: Time) -> KvByteMicros {
+        let per_token = self.pools[position(model.get())].model.kv_per_token;
+        let bytes = per_token.times((usage.prompt + usage.output.half()).get());
+        let until = running.released.unwrap_or(now);
+        KvByteMicros::of(bytes, until.since(running.dispatched))
+    }
+
     fn settle(&mut self, request: &Request, record: &Record) {
+        let cost = self.purses.cost(request.model, record.usage, record.kv);
+        let payers = (request.tenant, request.key);
+        self.purses.settle(payers, request.hold, cost, record.ended);
         let Record {
             id,
             outcome,

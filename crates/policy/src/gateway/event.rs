@@ -1,12 +1,13 @@
 //! What goes in and out of the gateway's policy: facts, and orders.
 
 use crate::bucket::Level;
-use crate::ids::{ModelId, ReplicaId, RequestId, TenantId};
+use crate::budget::Tariff;
+use crate::ids::{KeyId, ModelId, ReplicaId, RequestId, TenantId};
 use crate::outcome::{EngineEnding, Outcome};
 use crate::request::{Arrival, ClientEnding};
 use crate::route::Because;
 use crate::tenant::Tenant;
-use crate::units::{KvBlocks, Micros, Time, Tokens};
+use crate::units::{KvBlocks, KvByteMicros, Micros, Time, Tokens};
 use crate::usage::{Usage, Weights};
 use crate::window::Capacity;
 
@@ -70,6 +71,8 @@ pub enum Event {
     },
     /// The configuration has changed: who may call, and what they may have.
     Reconfigured(Box<Tenancy>),
+    /// Prices or budgets have changed, or the ledger knows more of what was spent.
+    Priced(Box<Tariff>),
     /// The gateway is to go away.
     Drain {
         /// How long what runs may take to finish.
@@ -188,6 +191,8 @@ pub struct Record {
     pub id: RequestId,
     /// Who pays, where that was known.
     pub tenant: Option<TenantId>,
+    /// With which of the tenant's keys, where it has a name.
+    pub key: Option<KeyId>,
     /// What for, where that was known.
     pub model: Option<ModelId>,
     /// Who served it, if anyone did.
@@ -196,6 +201,8 @@ pub struct Record {
     pub outcome: Outcome,
     /// What was used.
     pub usage: Usage,
+    /// KV memory over the time that the engine held it.
+    pub kv: KvByteMicros,
     /// When it was received.
     pub received: Time,
     /// When it was given to a replica.

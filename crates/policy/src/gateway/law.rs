@@ -173,6 +173,7 @@ impl World {
         self.handle(Event::Arrived(Arrival {
             id,
             tenant: TenantId::new(u32::try_from(plan.tenant).unwrap()),
+            key: None,
             model: ModelId::new(0),
             prompt: Tokens::new(plan.prompt),
             output_max: plan.says.then(|| Tokens::new(plan.output)),

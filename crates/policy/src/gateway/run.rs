@@ -177,6 +177,7 @@ impl Gateway {
             return;
         };
         running.engine.get_or_insert((ending, usage));
+        running.released.get_or_insert(now);
         let replica = running.replica;
         // A replica says that it is down when it has ended all it had. By then the first of those
         // would have made room for the next in line, which would go to its ruin.

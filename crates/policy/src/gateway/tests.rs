@@ -95,6 +95,7 @@ impl Rig {
         let arrival = Arrival {
             id: RequestId::new(id),
             tenant: TenantId::new(tenant),
+            key: None,
             model: MODEL,
             prompt: Tokens::new(100),
             output_max: Some(Tokens::new(50)),
@@ -385,6 +386,7 @@ fn a_prompt_that_does_not_fit_is_refused_before_anything_is_reserved() {
     let arrival = Arrival {
         id: RequestId::new(1),
         tenant: TenantId::new(0),
+        key: None,
         model: MODEL,
         prompt: Tokens::new(600),
         output_max: None,

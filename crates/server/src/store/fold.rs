@@ -46,6 +46,17 @@ pub struct Charge {
     pub ended_us: u64,
 }
 
+/// A place in a journal: all before it have been looked at.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The number of the record that comes next.
+    pub number: u64,
+    /// The segment that it is in, or the one before that.
+    pub segment: u64,
+    /// Where it begins there.
+    pub offset: u64,
+}
+
 /// What a fold came to.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Folded {
@@ -56,11 +67,11 @@ pub struct Folded {
 }
 
 impl Store {
-    /// How far a journal has been folded: the number of the first record that may not have been.
+    /// How far a journal has been folded.
     ///
     /// # Errors
     /// As the store's.
-    pub fn folded(&mut self, journal: &str) -> Result<u64, StoreError> {
+    pub fn folded(&mut self, journal: &str) -> Result<Place, StoreError> {
         self.with(|database| watermark(database, journal))
     }
 
@@ -73,19 +84,26 @@ impl Store {
         &mut self,
         journal: &str,
         charges: &[Charge],
-        upto: u64,
+        upto: Place,
     ) -> Result<Folded, StoreError> {
         self.transaction(|database| {
             let from = watermark(database, journal)?;
+            let behind = |one: &&Charge| one.number >= from.number;
             let prices = PriceTable::load(database)?;
-            let ahead: Vec<_> = charges.iter().filter(|one| one.number >= from).collect();
+            let ahead: Vec<_> = charges.iter().filter(behind).collect();
             let fresh = log(database, journal, &ahead, &prices)?;
             count(database, &fresh, &prices)?;
             let moved = upto.max(from);
             database.execute(
-                "INSERT INTO journals (id, folded) VALUES ($1, $2) \
-                 ON CONFLICT (id) DO UPDATE SET folded = excluded.folded",
-                &[Value::text(journal), Value::count(moved)],
+                "INSERT INTO journals (id, folded, segment, position) VALUES ($1, $2, $3, $4) \
+                 ON CONFLICT (id) DO UPDATE SET folded = excluded.folded, \
+                 segment = excluded.segment, position = excluded.position",
+                &[
+                    Value::text(journal),
+                    Value::count(moved.number),
+                    Value::count(moved.segment),
+                    Value::count(moved.offset),
+                ],
             )?;
             Ok(Folded {
                 counted: fresh.len(),
@@ -156,10 +174,16 @@ impl Scope<'_> {
     }
 }
 
-pub(super) fn watermark(database: &mut dyn Database, journal: &str) -> Result<u64, Failure> {
-    let sql = "SELECT folded FROM journals WHERE id = $1";
+pub(super) fn watermark(database: &mut dyn Database, journal: &str) -> Result<Place, Failure> {
+    let sql = "SELECT folded, segment, position FROM journals WHERE id = $1";
     let rows = database.query(sql, &[Value::text(journal)])?;
-    rows.first().map_or(Ok(0), |row| row.count(0))
+    rows.first().map_or(Ok(Place::default()), |row| {
+        Ok(Place {
+            number: row.count(0)?,
+            segment: row.count(1)?,
+            offset: row.count(2)?,
+        })
+    })
 }
 
 /// Writes requests into the log; those that it did not have yet.

@@ -31,7 +31,9 @@ CREATE TABLE prices (
     model TEXT NOT NULL, from_us BIGINT NOT NULL, prompt BIGINT NOT NULL, cached BIGINT NOT NULL,
     output BIGINT NOT NULL, kv BIGINT NOT NULL, PRIMARY KEY (model, from_us)
 ){table};
-CREATE TABLE journals (id TEXT PRIMARY KEY, folded BIGINT NOT NULL);
+CREATE TABLE journals (
+    id TEXT PRIMARY KEY, folded BIGINT NOT NULL, segment BIGINT NOT NULL, position BIGINT NOT NULL
+);
 CREATE TABLE request_log (
     journal TEXT NOT NULL, request TEXT NOT NULL, tenant TEXT NOT NULL, key_id TEXT NOT NULL,
     model TEXT NOT NULL, outcome TEXT NOT NULL, prompt_tokens BIGINT NOT NULL,

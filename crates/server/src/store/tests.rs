@@ -79,6 +79,14 @@ fn price(from_us: u64) -> PriceRow {
     }
 }
 
+/// All records before this one have been looked at.
+fn upto(number: u64) -> Place {
+    Place {
+        number,
+        ..Place::default()
+    }
+}
+
 fn everything(by: &[Dimension]) -> Question {
     Question {
         by: by.to_vec(),

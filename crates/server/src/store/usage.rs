@@ -160,6 +160,11 @@ impl Amounts {
         });
     }
 
+    /// What it cost, in dollars.
+    pub fn cost_usd(&self) -> String {
+        NanoUsd::new(self.cost_nano_usd).to_string()
+    }
+
     /// Adds others.
     pub fn plus(&mut self, other: Self) {
         let add = |sum: &mut u64, more: u64| *sum = sum.saturating_add(more);

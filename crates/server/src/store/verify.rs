@@ -79,7 +79,7 @@ impl Store {
         charges: &[Charge],
     ) -> Result<Vec<Difference>, StoreError> {
         self.with(|database| {
-            let folded = super::fold::watermark(database, journal)?;
+            let folded = super::fold::watermark(database, journal)?.number;
             let purged = purged(database)?;
             let mut found = Vec::new();
             let due = charges

@@ -35,7 +35,7 @@ fn a_request_counts_once_however_often_its_journal_is_replayed(store: &mut Store
         for (from, to) in [(0, 25), (10, 40)].into_iter().chain(replays) {
             let (from, to) = (from.min(to), from.max(to));
             store
-                .fold(&name, &charges[from..to], u64::try_from(to).unwrap())
+                .fold(&name, &charges[from..to], upto(u64::try_from(to).unwrap()))
                 .unwrap();
         }
         let after = total(store);
@@ -57,10 +57,10 @@ fn a_request_counts_once_however_often_its_journal_is_replayed(store: &mut Store
 
 fn a_request_that_the_log_has_forgotten_does_not_count_again(store: &mut Store) {
     let charges: Vec<_> = (0..10).map(|n| charge(n, "t", SPRING)).collect();
-    store.fold("j", &charges, 10).unwrap();
+    store.fold("j", &charges, upto(10)).unwrap();
     assert_eq!(store.purge_requests(SPRING + 1).unwrap(), 10);
-    assert_eq!(store.folded("j").unwrap(), 10);
-    let folded = store.fold("j", &charges, 10).unwrap();
+    assert_eq!(store.folded("j").unwrap().number, 10);
+    let folded = store.fold("j", &charges, upto(10)).unwrap();
     assert_eq!((folded.counted, folded.known), (0, 10));
     assert_eq!(total(store).requests, 10);
     assert_eq!(
@@ -71,14 +71,18 @@ fn a_request_that_the_log_has_forgotten_does_not_count_again(store: &mut Store) 
 }
 
 fn two_journals_may_have_requests_of_the_same_name(store: &mut Store) {
-    store.fold("a", &[charge(0, "t", SPRING)], 1).unwrap();
-    store.fold("b", &[charge(0, "t", SPRING)], 1).unwrap();
+    store.fold("a", &[charge(0, "t", SPRING)], upto(1)).unwrap();
+    store.fold("b", &[charge(0, "t", SPRING)], upto(1)).unwrap();
     assert_eq!(total(store).requests, 2);
 }
 
 fn prompt_cached_and_output_tokens_are_kept_apart(store: &mut Store) {
     store
-        .fold("j", &[charge(0, "t", SPRING), charge(1, "t", SPRING)], 2)
+        .fold(
+            "j",
+            &[charge(0, "t", SPRING), charge(1, "t", SPRING)],
+            upto(2),
+        )
         .unwrap();
     let amounts = Amounts {
         requests: 2,
@@ -94,9 +98,11 @@ fn prompt_cached_and_output_tokens_are_kept_apart(store: &mut Store) {
 fn a_price_holds_from_its_date_on_and_not_before(store: &mut Store) {
     store.set_prices(&[price(SPRING)]).unwrap();
     assert_eq!(store.prices().unwrap(), [price(SPRING)]);
-    store.fold("j", &[charge(0, "t", SPRING - 1)], 1).unwrap();
+    store
+        .fold("j", &[charge(0, "t", SPRING - 1)], upto(1))
+        .unwrap();
     assert_eq!(total(store).cost_nano_usd, 0);
-    store.fold("j", &[charge(1, "t", SPRING)], 2).unwrap();
+    store.fold("j", &[charge(1, "t", SPRING)], upto(2)).unwrap();
     assert_eq!(total(store).cost_nano_usd, 60 + 4);
     // What has been counted keeps its cost.
     store.set_prices(&[]).unwrap();
@@ -109,7 +115,7 @@ fn hours_days_and_months_agree_and_are_summed_by_any_dimension(store: &mut Store
         let tenant = if n % 3 == 0 { "a" } else { "b" };
         charges.push(charge(n, tenant, SPRING + n * HOUR));
     }
-    store.fold("j", &charges, 600).unwrap();
+    store.fold("j", &charges, upto(600)).unwrap();
     let sum = |rows: &[UsageRow]| {
         let mut sum = Amounts::default();
         rows.iter().for_each(|row| sum.plus(row.amounts));
@@ -157,7 +163,7 @@ fn a_sum_over_part_of_a_day_is_not_told_as_the_day(store: &mut Store) {
         .fold(
             "j",
             &[charge(0, "t", SPRING - 1), charge(1, "t", SPRING)],
-            2,
+            upto(2),
         )
         .unwrap();
     let rows = store.usage(&ask(&[Dimension::Tenant], SPRING)).unwrap();
@@ -175,7 +181,7 @@ fn spending_is_counted_from_the_moment_a_window_begins(store: &mut Store) {
         keyed(1, SPRING),
         charge(2, "t", SPRING + HOUR),
     ];
-    store.fold("j", &charges, 3).unwrap();
+    store.fold("j", &charges, upto(3)).unwrap();
     assert_eq!(store.spent(&Scope::Tenant("t"), SPRING).unwrap(), 64 + 66);
     assert_eq!(store.spent(&Scope::Key("k1"), SPRING).unwrap(), 64);
     assert_eq!(
@@ -187,7 +193,7 @@ fn spending_is_counted_from_the_moment_a_window_begins(store: &mut Store) {
 
 fn a_recount_finds_what_was_changed_behind_its_back(store: &mut Store) {
     let charges: Vec<_> = (0..5).map(|n| charge(n, "t", SPRING)).collect();
-    store.fold("j", &charges[..4], 4).unwrap();
+    store.fold("j", &charges[..4], upto(4)).unwrap();
     assert_eq!(store.verify_journal("j", &charges).unwrap(), []);
     assert_eq!(store.verify_usage().unwrap(), []);
     let tamper = |sql: &str, store: &mut Store| {

@@ -53,11 +53,14 @@ fn a_store_that_is_opened_again_has_what_it_had() {
     let folder = tempfile::tempdir().unwrap();
     let location = Location::File(folder.path().join("tollgate.db"));
     let mut store = Store::open(location.clone()).unwrap();
-    store.fold("j", &[charge(0, "t", SPRING)], 1).unwrap();
+    store.fold("j", &[charge(0, "t", SPRING)], upto(1)).unwrap();
     drop(store);
     let mut store = Store::open(location).unwrap();
     assert_eq!(
-        (total(&mut store).requests, store.folded("j").unwrap()),
+        (
+            total(&mut store).requests,
+            store.folded("j").unwrap().number
+        ),
         (1, 1)
     );
 }
@@ -81,13 +84,13 @@ fn a_server_that_went_away_is_found_again_and_counts_nothing_twice() {
     let location = Location::Server(cluster.database("coming_and_going"));
     let mut store = Store::open(location.clone()).unwrap();
     let charges: Vec<_> = (0..6).map(|n| charge(n, "t", SPRING)).collect();
-    store.fold("j", &charges[..3], 3).unwrap();
+    store.fold("j", &charges[..3], upto(3)).unwrap();
     cluster.stop();
-    let error = store.fold("j", &charges, 6).unwrap_err();
+    let error = store.fold("j", &charges, upto(6)).unwrap_err();
     assert!(matches!(error, StoreError::Down { .. }), "{error:?}");
-    assert!(store.fold("j", &charges, 6).is_err());
+    assert!(store.fold("j", &charges, upto(6)).is_err());
     cluster.serve();
-    let folded = store.fold("j", &charges, 6).unwrap();
+    let folded = store.fold("j", &charges, upto(6)).unwrap();
     assert_eq!((folded.counted, folded.known), (3, 3));
     assert_eq!(total(&mut store).requests, 6);
 }
@@ -105,7 +108,7 @@ fn gateways_that_share_a_server_fold_at_once_without_losing_or_doubling() {
                 let batch: Vec<_> = (n * 10..n * 10 + 10)
                     .map(|n| charge(n, if n % 2 == 0 { "a" } else { "b" }, SPRING + n))
                     .collect();
-                store.fold(journal, &batch, n * 10 + 10).unwrap();
+                store.fold(journal, &batch, upto(n * 10 + 10)).unwrap();
             }
         })
     };
