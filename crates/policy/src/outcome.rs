@@ -59,6 +59,8 @@ pub enum Outcome {
     ReplicaFailed(Failure),
     /// Stopped by a bound on time.
     Fenced(Fence),
+    /// Answered by what was made for another with the same idempotency key.
+    Repeated,
     /// A fault of ours: the handler of the request panicked.
     Bug,
 }
@@ -119,6 +121,10 @@ pub enum Rejection {
     InsufficientQuota,
     /// What is left of the budget is held by requests in flight.
     BudgetInFlight,
+    /// The idempotency key came with another body before.
+    IdempotencyReuse,
+    /// The answer to the idempotency key was too long to be kept.
+    IdempotencyTooLong,
     /// The key is not good for this.
     KeyScope,
     /// As many requests at once as the tenant may have.
@@ -218,6 +224,11 @@ impl Outcome {
                 retry_after: true,
                 ..ended(503, "drain_fence")
             },
+            Self::Repeated => Row {
+                ledger: LedgerEffect::None,
+                level: Level::Info,
+                ..ended(200, "repeated")
+            },
             Self::Bug => ended(500, "bug"),
         }
     }
@@ -290,6 +301,18 @@ impl Rejection {
                 "insufficient_quota",
                 Some("insufficient_quota"),
                 "budget",
+            ),
+            Self::IdempotencyReuse => refused(
+                422,
+                "invalid_request_error",
+                Some("idempotency_key_reused"),
+                "idempotency_reuse",
+            ),
+            Self::IdempotencyTooLong => refused(
+                409,
+                "invalid_request_error",
+                Some("idempotency_answer_too_long"),
+                "idempotency_too_long",
             ),
             Self::KeyScope => refused(
                 403,

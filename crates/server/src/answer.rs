@@ -43,6 +43,7 @@ pub(crate) async fn answer(app: &Arc<App>, visit: &Visit, order: Order) -> Respo
     let Order {
         arrival,
         draft,
+        repeat: _,
         endpoint,
         delivery,
         model_name,

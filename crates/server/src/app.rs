@@ -20,12 +20,14 @@ use crate::clerk::{Clerk, SharedStore};
 use crate::config::{KeyHash, MetricsReaders};
 use crate::desk::Desk;
 use crate::guarded::guarded;
+use crate::idempotent::{self, Answers};
 use crate::identity::{Caller, Identity};
 use crate::line::Line;
 use crate::prepare::{self, Endpoint};
 use crate::refuse;
 use crate::repeats::Repeats;
 use crate::roster::Roster;
+use crate::spawn::Tasks;
 
 /// The shared state of all handlers.
 #[derive(Debug)]
@@ -39,6 +41,10 @@ pub(crate) struct App {
     /// own.
     pub(crate) store: SharedStore,
     pub(crate) clerk: Clerk,
+    /// Answers to requests with an idempotency key, and where older ones are looked up.
+    pub(crate) answers: Answers,
+    pub(crate) replays: SharedStore,
+    pub(crate) tasks: Tasks,
     /// Who may use the operator's listener.
     pub(crate) admins: BTreeMap<KeyHash, String>,
     pub(crate) models: Vec<ServedModel>,
@@ -122,7 +128,10 @@ impl App {
         let prepared = guarded(prepare::prepare(&self, endpoint, &visit, &parts, body)).await;
         match prepared {
             Ok(Ok(order)) => {
-                let answered = guarded(answer::answer(&self, &visit, order)).await;
+                let answered = match order.repeat {
+                    Some(repeat) => guarded(idempotent::answer(&self, &visit, order, repeat)).await,
+                    None => guarded(answer::answer(&self, &visit, order)).await,
+                };
                 answered.unwrap_or_else(|_| refuse::bug())
             }
             Ok(Err((turned, unread))) => {
@@ -152,7 +161,7 @@ impl App {
         refuse::turned(turned, quota, unread)
     }
 
-    fn end_early(&self, visit: &Visit, tenant: Option<TenantId>, outcome: Outcome) {
+    pub(crate) fn end_early(&self, visit: &Visit, tenant: Option<TenantId>, outcome: Outcome) {
         let (id, received) = (visit.id, visit.received);
         self.desk.submit(Event::Turned {
             id,

@@ -94,6 +94,7 @@ impl Books {
                 | Outcome::Evicted(_)
                 | Outcome::ReplicaFailed(_)
                 | Outcome::Fenced(_)
+                | Outcome::Repeated
                 | Outcome::Bug => None,
             },
             prompt_tokens: record.usage.prompt.get(),

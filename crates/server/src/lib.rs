@@ -15,6 +15,7 @@ mod desk;
 mod folding;
 mod guarded;
 mod held;
+mod idempotent;
 mod identity;
 mod inflight;
 pub mod journal;

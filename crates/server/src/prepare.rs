@@ -19,6 +19,7 @@ use tollgate_wire::{
 
 use crate::app::{App, ServedModel, Turned, Visit};
 use crate::desk::Draft;
+use crate::idempotent::Repeat;
 use crate::identity::Caller;
 use crate::receive::receive;
 
@@ -44,6 +45,8 @@ pub(crate) enum Endpoint {
 pub(crate) struct Order {
     pub(crate) arrival: Arrival,
     pub(crate) draft: Draft,
+    /// How it says that it may be a repeat, where it does.
+    pub(crate) repeat: Option<Repeat>,
     pub(crate) endpoint: Endpoint,
     pub(crate) delivery: Delivery,
     /// The model's name as the caller wrote it, which the answer repeats.
@@ -100,6 +103,8 @@ pub(crate) async fn prepare(
     }
     let bytes = receive(parts, body, app.bounds).await;
     let bytes = bytes.map_err(|(turned, unread)| (turned.of(tenant), unread))?;
+    let repeat = Repeat::read(&parts.headers, endpoint, &bytes);
+    let repeat = repeat.map_err(|turned| (turned.of(tenant), None))?;
     let order = if bytes.len() > INLINE_MAX {
         let (app, visit) = (Arc::clone(app), visit.clone());
         let heavy = move || digest(&app, endpoint, &visit, &caller, &bytes);
@@ -111,6 +116,7 @@ pub(crate) async fn prepare(
         digest(app, endpoint, visit, &caller, &bytes)
     };
     let mut order = order.map_err(|turned| (turned.of(tenant), None))?;
+    order.repeat = repeat;
     order.arrival.retry = app.repeats.is_retry(&parts.headers, tenant, visit.received);
     Ok(order)
 }
@@ -178,6 +184,7 @@ fn digest(
     Ok(Order {
         arrival,
         draft,
+        repeat: None,
         endpoint,
         delivery,
         model_name,

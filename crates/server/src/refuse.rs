@@ -171,12 +171,12 @@ fn message(outcome: Outcome) -> String {
             "this gateway is going away and could not wait for the answer; try again elsewhere"
         }
         Outcome::Bug => "a fault of the gateway ended this request; its log says more",
-        Outcome::Completed(_) | Outcome::ClientGone(_) => "the request is over",
+        Outcome::Completed(_) | Outcome::ClientGone(_) | Outcome::Repeated => "the request is over",
     };
     text.to_owned()
 }
 
-fn rejected(rejection: Rejection) -> String {
+pub(crate) fn rejected(rejection: Rejection) -> String {
     let text = match rejection {
         // The wording that agents know an overflow by.
         Rejection::ContextExceeded { asked, limit } => {
@@ -206,6 +206,13 @@ fn rejected(rejection: Rejection) -> String {
         }
         Rejection::BudgetInFlight => {
             "your requests in flight hold what is left of your budget; wait for one to end"
+        }
+        Rejection::IdempotencyReuse => {
+            "this Idempotency-Key was sent with another body before; use a new key for a new request"
+        }
+        Rejection::IdempotencyTooLong => {
+            "the answer to this Idempotency-Key was too long to be kept; it was made once, and is \
+             not made again"
         }
         Rejection::KeyScope => "this key is not good for this; use another of yours",
         Rejection::RetryBudget => {

@@ -23,6 +23,7 @@ use crate::clock::Clock;
 use crate::config::{Config, Fairness, ModelConfig, ReplicaConfig};
 use crate::desk::Desk;
 use crate::folding::{FoldError, Folding};
+use crate::idempotent::Answers;
 use crate::identity::{Identity, KeyRing};
 use crate::ledger::{Ledger, LedgerError};
 use crate::listen::{Closing, Door, accept};
@@ -186,8 +187,8 @@ impl Server {
             address: listener.local_addr().unwrap_or(address),
             admin: admin.as_ref().and_then(|admin| admin.local_addr().ok()),
             facts: facts(config.models.list(), &blueprints),
+            tasks: app.tasks.clone(),
             app,
-            tasks: Tasks::default(),
             drain: config.server.drain,
             closing: watch::Sender::new(Closing::No),
             stop: watch::Sender::new(false),
@@ -434,6 +435,7 @@ fn app(
     desk: Arc<Desk>,
     (clerk, store): (Clerk, Store),
 ) -> App {
+    let replays = SharedStore::new(Store::at(store.location().clone()));
     let mut models = Vec::new();
     let mut by_name = std::collections::HashMap::new();
     for ((model, blueprint), id) in config.models.list().iter().zip(blueprints).zip(0..) {
@@ -460,6 +462,9 @@ fn app(
         roster: Roster::new(Arc::clone(config)),
         clerk,
         store: SharedStore::new(store),
+        answers: Answers::default(),
+        replays,
+        tasks: Tasks::default(),
         admins: config
             .admin
             .as_ref()

@@ -160,6 +160,7 @@ impl Gateway {
             | Outcome::Rejected(_)
             | Outcome::ReplicaFailed(_)
             | Outcome::Fenced(_)
+            | Outcome::Repeated
             | Outcome::Bug => levels.settle(request.reservation, usage.rated(self.weights)),
         }
         if matches!(outcome, Outcome::Completed(_)) {

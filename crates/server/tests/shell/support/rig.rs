@@ -82,6 +82,11 @@ impl Rig {
         self.server.address()
     }
 
+    /// The operator's listener, which must be configured.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.server.admin_address().unwrap()
+    }
+
     pub(crate) async fn send(&self, request: &Request) -> Answer {
         request.send(self.address()).await
     }
@@ -174,6 +179,11 @@ impl Rig {
 }
 
 impl Remains {
+    /// The folder, for the next server.
+    pub(crate) fn into_folder(self) -> TempDir {
+        self.folder
+    }
+
     /// All rows of the ledger.
     pub(crate) fn ledger(&self) -> Vec<Value> {
         read_ledger(self.folder.path().join("usage.jsonl"))
