@@ -2,6 +2,7 @@
 
 mod banner;
 mod check;
+mod ledger;
 mod logging;
 mod model_file;
 mod serve;
@@ -27,6 +28,7 @@ Examples:
   tollgate serve --model my-model.gguf      another model
   tollgate serve --config tollgate.yaml     models, tenants, keys and limits from a file
   tollgate check --config tollgate.yaml     every mistake in the file, with its line
+  tollgate ledger verify                    recounts all that was served
 
 Then point any OpenAI client at http://127.0.0.1:8080/v1";
 
@@ -50,6 +52,8 @@ enum Verb {
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
+    /// Read the ledger of a data folder, recount it, or repair it.
+    Ledger(ledger::LedgerArgs),
 }
 
 /// Flags of `serve`. They win over the configuration.
@@ -82,5 +86,6 @@ fn main() -> ExitCode {
     match cli.verb {
         Verb::Serve(args) => serve::serve(args),
         Verb::Check { config } => check::check(&config),
+        Verb::Ledger(args) => ledger::ledger(&args),
     }
 }

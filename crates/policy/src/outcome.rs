@@ -124,6 +124,8 @@ pub enum Rejection {
     Capacity,
     /// The gateway is going away.
     Draining,
+    /// What is served can't be written down.
+    NoBooks,
     /// No replica of the model is up.
     NoReplica,
 }
@@ -282,6 +284,7 @@ impl Rejection {
             Self::QueueFull => unavailable("queue_full"),
             Self::Capacity => unavailable("capacity"),
             Self::Draining => unavailable("draining"),
+            Self::NoBooks => unavailable("ledger"),
             Self::NoReplica => unavailable("no_replica"),
         }
     }

@@ -11,6 +11,7 @@ mod expand;
 mod fairness;
 mod identity;
 mod key;
+mod ledger;
 mod models;
 mod nearest;
 mod network;
@@ -31,6 +32,7 @@ use std::path::PathBuf;
 pub use self::fairness::Fairness;
 pub use self::identity::{Anonymous, Identity};
 pub use self::key::KeyHash;
+pub use self::ledger::{LedgerConfig, OnFailure};
 pub use self::models::{
     EngineConfig, FakeConfig, ModelConfig, Models, QueueConfig, ReplicaConfig, ScheduleConfig,
 };
@@ -52,6 +54,8 @@ pub struct Config {
     pub data_dir: PathBuf,
     /// Where an operator looks into the queue; `None` is nowhere.
     pub admin: Option<SocketAddr>,
+    /// How what is served is written down.
+    pub ledger: LedgerConfig,
     /// Bounds of the HTTP server.
     pub server: ServerConfig,
     /// Who may read the metrics.
@@ -76,6 +80,7 @@ impl Config {
             listen: server::LISTEN,
             data_dir: PathBuf::from(server::DATA_DIR),
             admin: None,
+            ledger: LedgerConfig::default(),
             server: ServerConfig::default(),
             metrics: MetricsReaders::default(),
             identity: Identity {
@@ -144,6 +149,9 @@ fn read_fields(fields: &mut Fields<'_, '_>, env: Env<'_>) -> Config {
             .optional("data_dir", |value| server::path(&value))
             .unwrap_or_else(|| PathBuf::from(server::DATA_DIR)),
         admin: fields.optional("admin", |value| admin::read(&value, listen)),
+        ledger: fields
+            .optional("ledger", |value| LedgerConfig::read(&value))
+            .unwrap_or_default(),
         server: fields
             .optional("server", |value| ServerConfig::read(&value))
             .unwrap_or_default(),

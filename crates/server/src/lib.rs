@@ -15,7 +15,7 @@ mod held;
 mod identity;
 mod inflight;
 pub mod journal;
-mod ledger;
+mod keeper;
 mod line;
 mod listen;
 mod metrics;
@@ -30,6 +30,5 @@ mod server;
 mod spawn;
 mod stream;
 
-pub use crate::ledger::LedgerError;
 pub use crate::reload::{ConfigFile, Unreadable};
 pub use crate::server::{ModelFacts, Server, StartError};

@@ -196,6 +196,7 @@ fn needs_restart(running: &Config, new: &Config) -> Vec<&'static str> {
         listen,
         data_dir,
         admin,
+        ledger,
         server,
         metrics: _,
         identity: _,
@@ -207,6 +208,7 @@ fn needs_restart(running: &Config, new: &Config) -> Vec<&'static str> {
         ("listen", *listen == running.listen),
         ("data_dir", *data_dir == running.data_dir),
         ("admin", *admin == running.admin),
+        ("ledger", *ledger == running.ledger),
         ("server", *server == running.server),
         ("models", *models == running.models),
         (

@@ -20,7 +20,8 @@ use crate::books::Books;
 use crate::clock::Clock;
 use crate::config::{Config, Fairness, ModelConfig, ReplicaConfig};
 use crate::desk::Desk;
-use crate::ledger::{Ledger, LedgerError};
+use crate::journal::{Journal, JournalError};
+use crate::keeper;
 use crate::listen::{Closing, Door, accept};
 use crate::metrics::Metrics;
 use crate::reload::{self, ConfigFile};
@@ -83,9 +84,9 @@ pub enum StartError {
         /// What is wrong.
         source: LoadError,
     },
-    /// There is nowhere to write the ledger.
+    /// The ledger can't be written, or not gone on with.
     #[error(transparent)]
-    Ledger(#[from] LedgerError),
+    Ledger(#[from] JournalError),
     /// The address can't be listened on.
     #[error("can't listen on {address}: {source}; is another server there? use --listen")]
     Listen {
@@ -125,15 +126,15 @@ impl Server {
             .await
             .map_err(|source| StartError::Listen { address, source })?;
         let admin = bind_admin(config.admin).await?;
-        let ledger = Ledger::open(&config.data_dir)?;
         let clock = Clock::start();
+        let journal = open_journal(&config, clock)?;
         let names = config
             .models
             .list()
             .iter()
             .map(|model| model.name.clone())
             .collect();
-        let books = Books::new(Metrics::new(), ledger, names, &clock);
+        let books = Books::new(Metrics::new(), journal, names);
         let policy = policy_config(&config, &blueprints, &clock);
         let models: Vec<_> = policy.replicas.iter().map(|one| one.model).collect();
         let (desk, starts) = Desk::new(policy, clock, books);
@@ -159,6 +160,8 @@ impl Server {
         }
         let timer = Arc::clone(&server.desk);
         server.run("timer", async move { timer.keep_time().await });
+        let keeper = keeper::keep(Arc::clone(&server.desk), server.config.ledger.on_failure);
+        server.run("ledger", keeper);
         let places = server.config.server.max_connections;
         let door = server.door(router(Arc::clone(&server.app)), places);
         server.run("accept", accept(listener, door));
@@ -226,7 +229,7 @@ impl Server {
         let (desk, count) = (Arc::clone(&self.desk), self.replicas);
         let stop = move || {
             // First: what has been recorded is on disk, also where an engine does not stop.
-            desk.books().ledger().close();
+            desk.books().journal().close();
             replicas::stop_all(&desk, count);
         };
         // An engine that is stuck inside a step hears nothing; the process ends over its head.
@@ -274,6 +277,20 @@ impl Server {
             places: Arc::new(Semaphore::new(places)),
         }
     }
+}
+
+/// Opens the ledger's journal, and says what a process before this one left.
+fn open_journal(config: &Config, clock: Clock) -> Result<Journal, JournalError> {
+    let (journal, interrupted) = Journal::open(&config.data_dir, config.ledger.settings(), clock)?;
+    if interrupted > 0 {
+        tracing::warn!(
+            target: "tollgate::ledger",
+            interrupted,
+            "the process before this one died; what it had in flight is charged what its last \
+             marks prove"
+        );
+    }
+    Ok(journal)
 }
 
 async fn bind_admin(address: Option<SocketAddr>) -> Result<Option<TcpListener>, StartError> {

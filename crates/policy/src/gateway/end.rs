@@ -75,6 +75,7 @@ impl Gateway {
             stranger,
             untold,
         } = ended;
+        let kv = self.tracks.ended(id, usage, now);
         let blank = |tenant, model, received| Record {
             id,
             tenant,
@@ -82,6 +83,7 @@ impl Gateway {
             replica: None,
             outcome,
             usage,
+            kv,
             received,
             dispatched: None,
             first_token: None,

@@ -1,12 +1,13 @@
 //! What goes in and out of the gateway's policy: facts, and orders.
 
+use super::progress::Progress;
 use crate::bucket::Level;
 use crate::ids::{ModelId, ReplicaId, RequestId, TenantId};
 use crate::outcome::{EngineEnding, Outcome};
 use crate::request::{Arrival, ClientEnding};
 use crate::route::Because;
 use crate::tenant::Tenant;
-use crate::units::{KvBlocks, Micros, Time, Tokens};
+use crate::units::{KvBlocks, KvByteMicros, Micros, Time, Tokens};
 use crate::usage::{Usage, Weights};
 use crate::window::Capacity;
 
@@ -70,6 +71,8 @@ pub enum Event {
     },
     /// The configuration has changed: who may call, and what they may have.
     Reconfigured(Box<Tenancy>),
+    /// Whether what is served can be written down from now on.
+    Books(Books),
     /// The gateway is to go away.
     Drain {
         /// How long what runs may take to finish.
@@ -77,6 +80,15 @@ pub enum Event {
     },
     /// The time that `next_wake` named has come.
     Wake,
+}
+
+/// Whether what is served can be written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Books {
+    /// It can.
+    Open,
+    /// It can't, so no new work is taken: what nobody writes down, nobody is charged.
+    Closed,
 }
 
 /// What a replica says of itself.
@@ -132,6 +144,8 @@ pub enum Effect {
         /// Which.
         replica: ReplicaId,
     },
+    /// Write down how far a running request has come.
+    Mark(Progress),
     /// Write down that a request has ended.
     Record(Record),
     /// Nothing is in flight and nothing will be: the process may go.
@@ -196,6 +210,8 @@ pub struct Record {
     pub outcome: Outcome,
     /// What was used.
     pub usage: Usage,
+    /// KV memory over time, from its dispatch to the engine's last word on it.
+    pub kv: KvByteMicros,
     /// When it was received.
     pub received: Time,
     /// When it was given to a replica.

@@ -284,6 +284,8 @@ impl Gateway {
         let stage = Stage::Running(Running::new(choice.replica, now, fence));
         self.requests
             .insert(id, crate::request::Request { stage, ..request });
+        let per_token = self.pool(request.model).model.kv_per_token;
+        self.tracks.dispatched(id, per_token, now);
         let quota = self.quota(request.tenant, now);
         self.effects.push_back(Effect::Dispatch(Dispatch {
             id,

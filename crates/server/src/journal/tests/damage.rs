@@ -225,7 +225,10 @@ proptest! {
     /// Whatever bits flip, nothing is invented, and after a repair the journal can be used.
     #[test]
     fn any_damage_is_torn_end_refusal_or_repair(
-        flips in proptest::collection::vec((any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1_u8..), 1..5),
+        flips in proptest::collection::vec(
+            (any::<prop::sample::Index>(), any::<prop::sample::Index>(), 1_u8..),
+            1..5,
+        ),
     ) {
         let folder = tempfile::tempdir().unwrap();
         let paths = written(folder.path(), 12);
