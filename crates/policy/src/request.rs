@@ -73,8 +73,8 @@ pub(crate) enum Stage {
 pub(crate) struct Running {
     pub(crate) replica: ReplicaId,
     pub(crate) dispatched: Time,
-    /// Whether the engine has answered its prompt with a token.
-    pub(crate) prefilled: bool,
+    /// What of its prompt counts as prefill in flight: nothing once a token has answered it.
+    pub(crate) prefill: Tokens,
     /// When its first token was written to the client.
     pub(crate) first_token: Option<Time>,
     /// When it is stopped at the latest.
@@ -89,11 +89,16 @@ pub(crate) struct Running {
 
 impl Running {
     /// A request that `replica` has just been given.
-    pub(crate) const fn new(replica: ReplicaId, dispatched: Time, fence: Time) -> Self {
+    pub(crate) const fn new(
+        replica: ReplicaId,
+        prefill: Tokens,
+        dispatched: Time,
+        fence: Time,
+    ) -> Self {
         Self {
             replica,
             dispatched,
-            prefilled: false,
+            prefill,
             first_token: None,
             fence,
             stopped: None,
@@ -141,7 +146,12 @@ mod tests {
     use crate::outcome::{Failure, Fence, FinishReason};
 
     fn running() -> Running {
-        Running::new(ReplicaId::new(0), Time::START, Time::from_micros(1))
+        Running::new(
+            ReplicaId::new(0),
+            Tokens::ZERO,
+            Time::START,
+            Time::from_micros(1),
+        )
     }
 
     #[test]

@@ -349,6 +349,7 @@ impl State {
             id,
             tenant: dispatch.tenant,
             served,
+            paced: dispatch.over_share,
             prompts: draft.prompts,
             choices: draft.choices,
             max_output: dispatch.output_max,

@@ -13,6 +13,7 @@ use tollgate_policy::ids::{ModelId, ReplicaId};
 use tollgate_policy::tenant::TenantTable;
 use tollgate_policy::units::Micros;
 use tollgate_policy::usage::Weights;
+use tollgate_policy::window;
 
 use crate::admin;
 use crate::app::{App, Bounds, Callers, ServedModel};
@@ -334,7 +335,10 @@ fn policy_config(config: &Config, blueprints: &[Blueprint], clock: &Clock) -> ga
                 max_stream: model.max_stream,
                 kv_per_token: blueprint.kv_per_token(),
                 target: model.target,
-                window: model.window,
+                window: window::Bounds {
+                    paced: model.schedule.paced,
+                    ..model.window
+                },
             })
             .collect(),
         fairness: config.fairness.policy,

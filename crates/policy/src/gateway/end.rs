@@ -159,9 +159,7 @@ impl Gateway {
     fn vacate(&mut self, id: RequestId, request: &Request, running: Running, now: Time) {
         self.fences.remove(&(running.fence, id));
         let window = &mut self.replica(running.replica).window;
-        if !running.prefilled {
-            window.prefilled(request.prompt);
-        }
+        window.prefilled(running.prefill);
         window.release(request.class, request.kv);
         if window.sequences() == 0 {
             self.replica(running.replica).steps.pause();

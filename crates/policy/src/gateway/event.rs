@@ -163,6 +163,8 @@ pub struct Dispatch {
     pub replica: ReplicaId,
     /// Why there.
     pub because: Because,
+    /// Whether its tenant has its share of the pool already, while others are active.
+    pub over_share: bool,
     /// The most output it may have.
     pub output_max: Tokens,
     /// How long it waited.

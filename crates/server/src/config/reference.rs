@@ -242,6 +242,13 @@ const MODELS: &[Key] = &[
         "Tokens that one sequence may compute in a step: less leaves more to others.",
     ),
     key(
+        "models[].prefill_pacing",
+        "on or off",
+        Is("on"),
+        "While several tenants are active, computes the prompts of those that have their share \
+         no faster than prompts come, a part in each step: no first token waits for a long step.",
+    ),
+    key(
         "models[].order",
         "decode_first or prefill_first",
         Is("decode_first"),
