@@ -2,6 +2,7 @@
 
 mod banner;
 mod check;
+mod ledger;
 mod logging;
 mod model_file;
 mod people;
@@ -31,6 +32,7 @@ Examples:
   tollgate serve --model my-model.gguf      another model
   tollgate serve --config tollgate.yaml     models, tenants, keys and limits from a file
   tollgate check --config tollgate.yaml     every mistake in the file, with its line
+  tollgate ledger verify                    recounts all that was served
 
 Then point any OpenAI client at http://127.0.0.1:8080/v1";
 
@@ -67,6 +69,8 @@ enum Verb {
     Usage(usage::UsageArgs),
     /// What a tenant owes for a month.
     Invoice(usage::InvoiceArgs),
+    /// Read the ledger of a data folder, recount it, or repair it.
+    Ledger(ledger::LedgerArgs),
 }
 
 /// Flags of `serve`. They win over the configuration.
@@ -103,5 +107,6 @@ fn main() -> ExitCode {
         Verb::Tenants(verb) => people::tenants(verb),
         Verb::Usage(args) => usage::usage(&args),
         Verb::Invoice(args) => usage::invoice(&args),
+        Verb::Ledger(args) => ledger::ledger(&args),
     }
 }

@@ -17,6 +17,8 @@ pub struct Job {
     pub tenant: TenantId,
     /// What its tenant was served so far, by weight: who had most gives way first.
     pub served: Service,
+    /// Whether its prompt may be computed no faster than prompts come: its tenant has its share.
+    pub paced: bool,
     /// What to continue: at least one prompt, each of at least one token.
     pub prompts: Vec<Vec<Token>>,
     /// How many answers to make of each prompt; at least one. The n-th answer to the m-th prompt is

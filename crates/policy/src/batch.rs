@@ -46,11 +46,22 @@ pub struct View {
     pub reserved: Option<Tokens>,
     /// What its tenant was served, by weight: who had most gives first.
     pub served: Service,
+    /// Whether its prompt is computed at a [`Limits::pace`] where there is one.
+    pub paced: bool,
 }
 
 impl View {
     fn missing(&self) -> Tokens {
         self.known - self.computed
+    }
+
+    fn decodes(&self) -> bool {
+        self.missing() == Tokens::new(1)
+    }
+
+    /// Whether it may compute no more than is left of the pace: a decode always goes on.
+    fn is_paced(&self) -> bool {
+        self.paced && !self.decodes()
     }
 
     /// Blocks that it will need beyond the `held` ones, as far as anyone knows.
@@ -78,6 +89,8 @@ pub struct Candidate {
     pub passed: u32,
     /// Whether somebody else is computing what it could share.
     pub hold: Hold,
+    /// As in [`View`].
+    pub paced: bool,
 }
 
 /// Why a waiting sequence may not start now, whatever the room.
@@ -99,6 +112,13 @@ pub struct Limits {
     pub tokens: Tokens,
     /// Tokens that one sequence may compute in it.
     pub chunk: Tokens,
+    /// Tokens of prompts that the step may compute for sequences that are paced, less what it
+    /// computes of the prompts of others; `None` is any number. Never less than a block, so that
+    /// they always go on.
+    ///
+    /// A newcomer's first token waits for the step that runs when it comes. Prompts that are
+    /// computed as they come, a part in each step, make no step much longer than the others.
+    pub pace: Option<Tokens>,
     /// Blocks that are free or come free by eviction.
     pub blocks: KvBlocks,
     /// Free sequence ids.
@@ -148,6 +168,8 @@ pub struct Plan {
     pub admit: Vec<Share>,
     /// Waiting sequences, each once for every later one that starts before it.
     pub passed: Vec<usize>,
+    /// How many waiting sequences nothing keeps but the pace.
+    pub delayed: usize,
 }
 
 /// How many later sequences may start before one that does not fit yet: enough that small ones go
@@ -170,24 +192,36 @@ pub fn plan(running: &[View], waiting: &[Candidate], limits: Limits) -> Plan {
         counts: vec![Tokens::ZERO; running.len()],
         budget: limits.tokens,
         chunk: limits.chunk,
+        pace: limits.pace.map(|pace| pace_left(pace, running, waiting)),
         tail_apart: limits.tail_apart,
         free: limits.blocks,
         plan: Plan::default(),
     };
-    let decodes = |view: &View| view.missing() == Tokens::new(1);
     match limits.order {
         Order::DecodeFirst => {
-            planner.catch_up(decodes);
-            planner.catch_up(|view| !decodes(view));
+            planner.catch_up(View::decodes);
+            planner.catch_up(|view| !view.decodes());
             planner.admit(waiting, limits);
         }
         Order::PrefillFirst => {
-            planner.catch_up(|view| !decodes(view));
+            planner.catch_up(|view| !view.decodes());
             planner.admit(waiting, limits);
-            planner.catch_up(decodes);
+            planner.catch_up(View::decodes);
         }
     }
     planner.finish()
+}
+
+/// What a step may compute for the prompts of paced sequences, beside those of the others.
+fn pace_left(pace: Tokens, running: &[View], waiting: &[Candidate]) -> Tokens {
+    let prompts = running.iter().filter(|view| !view.paced && !view.decodes());
+    let prompts = prompts.map(View::missing);
+    let coming = waiting.iter().filter(|one| !one.paced);
+    let coming = coming.map(|one| one.known - one.matched);
+    let others = prompts
+        .chain(coming)
+        .fold(Tokens::ZERO, |sum, one| sum + one);
+    (pace - others).max(KvBlocks::new(1).slots())
 }
 
 struct Planner<'a> {
@@ -200,6 +234,8 @@ struct Planner<'a> {
     counts: Vec<Tokens>,
     budget: Tokens,
     chunk: Tokens,
+    /// What is left of it.
+    pace: Option<Tokens>,
     tail_apart: bool,
     free: KvBlocks,
     plan: Plan,
@@ -218,7 +254,7 @@ impl Planner<'_> {
     /// Gives the sequence at `index` what the budget and the free blocks allow; if that is nothing
     /// for want of blocks, takes them from others.
     fn share(&mut self, index: usize, view: &View) {
-        if self.budget == Tokens::ZERO {
+        if self.budget == Tokens::ZERO || self.allowance(view.is_paced()) == Tokens::ZERO {
             return;
         }
         let mut count = self.room(index, view);
@@ -234,14 +270,29 @@ impl Planner<'_> {
         self.held[index] += grown;
         self.sole[index] += grown;
         self.counts[index] = count;
+        self.spend(count, view.is_paced());
+    }
+
+    /// What one sequence may compute of this step, whatever its room.
+    fn allowance(&self, paced: bool) -> Tokens {
+        let most = self.budget.min(self.chunk);
+        self.pace
+            .filter(|_| paced)
+            .map_or(most, |left| left.min(most))
+    }
+
+    fn spend(&mut self, count: Tokens, paced: bool) {
         self.budget = self.budget - count;
+        if paced {
+            self.pace = self.pace.map(|left| left - count);
+        }
     }
 
     fn room(&self, index: usize, view: &View) -> Tokens {
         let free = self.free - self.set_aside(index);
         let slots = (self.held[index] + free).slots() - view.computed;
         let piece = piece(view.known, view.computed, self.tail_apart);
-        piece.min(self.budget).min(self.chunk).min(slots)
+        piece.min(self.allowance(view.is_paced())).min(slots)
     }
 
     /// Blocks that are free and yet not for the sequence at `index`: others have them reserved.
@@ -290,6 +341,10 @@ impl Planner<'_> {
             if self.is_held(one.hold) || (!one.seated && seats == 0) {
                 continue;
             }
+            if self.allowance(one.paced) == Tokens::ZERO {
+                self.plan.delayed += 1;
+                continue;
+            }
             let needed = one.reserved.unwrap_or(one.known).blocks() - one.held;
             if needed + one.idle > room {
                 if one.seated {
@@ -318,8 +373,8 @@ impl Planner<'_> {
 
     fn start(&mut self, index: usize, one: &Candidate) {
         let piece = piece(one.known, one.matched, self.tail_apart);
-        let count = piece.min(self.budget).min(self.chunk);
-        self.budget = self.budget - count;
+        let count = piece.min(self.allowance(one.paced));
+        self.spend(count, one.paced);
         self.free -= one.idle + ((one.matched + count).blocks() - one.held);
         self.plan.admit.push(Share { index, count });
     }

@@ -21,6 +21,7 @@ use crate::batch::{self, Hold, Limits, Plan};
 use crate::ids::{RequestId, SeqId, TenantId};
 use crate::kv::{BlockPool, KvOp};
 use crate::outcome::{EngineEnding, Failure, FinishReason};
+use crate::pace::Inflow;
 use crate::prefix::{Computed, PrefixCache, Space, Token};
 use crate::units::{KvBlocks, Service, Tokens};
 use crate::usage::Weights;
@@ -49,6 +50,9 @@ pub struct Engine {
     ops: Vec<KvOp>,
     effects: VecDeque<EngineEffect>,
     totals: Totals,
+    inflow: Inflow,
+    /// How many of those that wait nothing kept but the pace, in the last plan.
+    delayed: usize,
 }
 
 impl Engine {
@@ -74,6 +78,8 @@ impl Engine {
             ops: Vec::new(),
             effects: VecDeque::new(),
             totals: Totals::default(),
+            inflow: Inflow::default(),
+            delayed: 0,
         })
     }
 
@@ -130,6 +136,7 @@ impl Engine {
         let limits = Limits {
             tokens: self.config.step_tokens,
             chunk: self.config.chunk,
+            pace: self.config.paced.then(|| self.inflow.pace()),
             blocks: self.pool.free() + self.pool.idle(),
             seats: self.seats.len(),
             order: self.config.order,
@@ -138,6 +145,7 @@ impl Engine {
             tail_apart: self.config.cache.prefixes > 0,
         };
         let plan = batch::plan(&running, &waiting, limits);
+        self.delayed = plan.delayed;
         for (candidate, sequence) in waiting.iter().zip(&mut self.waiting) {
             sequence.held += u32::from(candidate.hold == Hold::Running);
         }
@@ -161,6 +169,7 @@ impl Engine {
         Gauges {
             running: self.running.len(),
             waiting: self.waiting.len(),
+            delayed: self.delayed.min(self.waiting.len()),
             sequences: self.running.len() + seated,
             blocks_held: self.pool.held(),
             blocks_idle: self.pool.idle(),
@@ -350,7 +359,11 @@ impl Engine {
     }
 
     fn stepped(&mut self, sampled: &[Sampled]) {
-        for work in std::mem::take(&mut self.in_flight) {
+        let work = std::mem::take(&mut self.in_flight);
+        let prefilled = work.iter().map(|work| work.fresh);
+        self.inflow
+            .record(prefilled.fold(Tokens::ZERO, |sum, one| sum + one));
+        for work in work {
             let mut running = self.running.iter();
             // Gone when it was cancelled or failed since the plan.
             let Some(index) = running.position(|sequence| sequence.id == work.id) else {

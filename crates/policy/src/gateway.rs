@@ -12,6 +12,7 @@ mod end;
 mod event;
 #[cfg(test)]
 mod law;
+mod progress;
 mod run;
 #[cfg(test)]
 mod tests;
@@ -23,7 +24,11 @@ use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 
 use self::end::{Ended, Stranger};
-pub use self::event::{Dispatch, Effect, Event, Quota, Record, Refusal, Report, Served, Tenancy};
+pub use self::event::{
+    Books, Dispatch, Effect, Event, Quota, Record, Refusal, Report, Served, Tenancy,
+};
+use self::progress::Tracks;
+pub use self::progress::{MARK_EVERY, Progress};
 use crate::budget::{Payer, Purses};
 use crate::fair::{self, FairQueue};
 use crate::health::Health;
@@ -101,6 +106,8 @@ pub struct Gateway {
     retries: RetryBudget,
     purses: Purses,
     drain: Drain,
+    books: Books,
+    tracks: Tracks,
     jitter: Pcg64,
     effects: VecDeque<Effect>,
 }
@@ -191,6 +198,8 @@ impl Gateway {
             retries: RetryBudget::default(),
             purses: Purses::default(),
             drain: Drain::No,
+            books: Books::Open,
+            tracks: Tracks::default(),
             jitter: Pcg64::seed_from_u64(config.seed),
             effects: VecDeque::new(),
         }
@@ -198,6 +207,7 @@ impl Gateway {
 
     /// Takes in a fact.
     pub fn handle(&mut self, event: Event, now: Time) {
+        self.tracks.hear(&event, now);
         match event {
             Event::Arrived(arrival) => self.arrive(arrival, now),
             Event::Turned {
@@ -228,8 +238,11 @@ impl Gateway {
             Event::Reconfigured(tenancy) => self.reconfigure(*tenancy, now),
             Event::Priced(tariff) => self.purses.change(*tariff, now),
             Event::Drain { bound } => self.begin_drain(bound, now),
+            Event::Books(books) => self.books = books,
             Event::Wake => {}
         }
+        let due = self.tracks.due(now).into_iter();
+        self.effects.extend(due.map(Effect::Mark));
         self.expire(now);
         self.report_drained();
         self.invariants();
@@ -283,13 +296,25 @@ impl Gateway {
         self.purses.standing(payer)
     }
 
-    /// Whether traffic should be sent here: some model has a replica that takes work, and the
-    /// gateway is staying.
+    /// Whether traffic should be sent here: some model has a replica that takes work, what is
+    /// served can be written down, and the gateway is staying.
     ///
     /// A gateway without any model is ready too: it has all it will ever have.
     pub fn is_ready(&self) -> bool {
         let up = |pool: &Pool| self.has_replica(pool.id, Health::is_healthy);
-        self.drain == Drain::No && self.pools.iter().all(up)
+        let staying = self.drain == Drain::No && self.books == Books::Open;
+        staying && self.pools.iter().all(up)
+    }
+
+    /// Whether what is served can be written down.
+    pub fn books(&self) -> Books {
+        self.books
+    }
+
+    /// Which model a request that is in flight is for, and when it was received.
+    pub fn received(&self, id: RequestId) -> Option<(ModelId, Time)> {
+        let request = self.requests.get(&id)?;
+        Some((request.model, request.received))
     }
 
     /// Whether the gateway is going away.

@@ -116,8 +116,8 @@ pub enum Rejection {
     },
     /// As much KV over time in flight as the tenant may have.
     KvInFlight,
-    /// All that the tenant, or its key, may spend in this day or month is spent: no wait that a client
-    /// would take helps.
+    /// All that the tenant, or its key, may spend in this day or month is spent: no wait that a
+    /// client would take helps.
     InsufficientQuota,
     /// What is left of the budget is held by requests in flight.
     BudgetInFlight,
@@ -137,6 +137,8 @@ pub enum Rejection {
     Capacity,
     /// The gateway is going away.
     Draining,
+    /// What is served can't be written down.
+    NoBooks,
     /// No replica of the model is up.
     NoReplica,
 }
@@ -325,6 +327,7 @@ impl Rejection {
             Self::QueueFull => unavailable("queue_full"),
             Self::Capacity => unavailable("capacity"),
             Self::Draining => unavailable("draining"),
+            Self::NoBooks => unavailable("ledger"),
             Self::NoReplica => unavailable("no_replica"),
         }
     }

@@ -128,6 +128,37 @@ impl Steps {
     }
 }
 
+/// How fast prompts come, as prompt tokens computed per step.
+///
+/// An average that forgets: each step moves it by a 64th.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Inflow {
+    /// Prompt tokens per step, times [`Inflow::SCALE`].
+    average: u64,
+}
+
+impl Inflow {
+    /// Steps in a second or so of a busy engine; and what makes an average of small numbers exact
+    /// enough.
+    const SCALE: u64 = 64;
+
+    /// The least pace: with less, an engine that was idle would be slow to begin.
+    const LEAST: u64 = 64;
+
+    /// A step computed so many prompt tokens.
+    pub const fn record(&mut self, prefilled: Tokens) {
+        let left = self.average - self.average.div_ceil(Self::SCALE);
+        self.average = left.saturating_add(prefilled.get());
+    }
+
+    /// Prompt tokens per step that keep up with what comes: half as many again as came. Where that
+    /// is not enough, it grows, since then all of it is computed.
+    pub fn pace(self) -> Tokens {
+        let pace = self.average.saturating_mul(3) / (2 * Self::SCALE);
+        Tokens::new(pace.max(Self::LEAST))
+    }
+}
+
 /// Moves an average by an eighth towards `new`, which counts for four times the average at most: a
 /// pause that was taken for a step, or a machine that stood still, is no measurement.
 fn blend(average: &mut Option<u64>, new: u64) {
@@ -210,5 +241,24 @@ mod tests {
             Some(Tokens::new(mended)),
             "idle time is no step"
         );
+    }
+
+    #[test]
+    fn the_pace_of_prompts_follows_what_comes_and_grows_where_it_is_not_enough() {
+        let mut inflow = Inflow::default();
+        assert_eq!(inflow.pace(), Tokens::new(64), "the least");
+        for _ in 0..1_000 {
+            inflow.record(Tokens::new(100));
+        }
+        let pace = inflow.pace().get();
+        assert!((145..=150).contains(&pace), "half as many again: {pace}");
+        for _ in 0..1_000 {
+            inflow.record(inflow.pace().min(Tokens::new(400)));
+        }
+        assert!(inflow.pace() >= Tokens::new(400), "no less than what comes");
+        for _ in 0..1_000 {
+            inflow.record(Tokens::ZERO);
+        }
+        assert_eq!(inflow.pace(), Tokens::new(64));
     }
 }

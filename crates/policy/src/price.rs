@@ -6,8 +6,8 @@ use crate::units::{KvByteMicros, NanoUsd};
 use crate::usage::Usage;
 
 /// What a model's usage costs, each in nano-dollars for a million: of tokens, or of millionths of a
-/// GiB-second, which is one GiB-second. So a price of a fraction of a nano-dollar a token is a whole
-/// number.
+/// GiB-second, which is one GiB-second. So a price of a fraction of a nano-dollar a token is a
+/// whole number.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Price {
     /// A million prompt tokens that were computed.

@@ -79,8 +79,8 @@ pub(crate) enum Stage {
 pub(crate) struct Running {
     pub(crate) replica: ReplicaId,
     pub(crate) dispatched: Time,
-    /// Whether the engine has answered its prompt with a token.
-    pub(crate) prefilled: bool,
+    /// What of its prompt counts as prefill in flight: nothing once a token has answered it.
+    pub(crate) prefill: Tokens,
     /// When its first token was written to the client.
     pub(crate) first_token: Option<Time>,
     /// When it is stopped at the latest.
@@ -89,24 +89,26 @@ pub(crate) struct Running {
     pub(crate) stopped: Option<Outcome>,
     /// The engine's last word.
     pub(crate) engine: Option<(EngineEnding, Usage)>,
-    /// When that came: until then the engine held the request's KV.
-    pub(crate) released: Option<Time>,
     /// The client's last word.
     pub(crate) client: Option<ClientEnding>,
 }
 
 impl Running {
     /// A request that `replica` has just been given.
-    pub(crate) const fn new(replica: ReplicaId, dispatched: Time, fence: Time) -> Self {
+    pub(crate) const fn new(
+        replica: ReplicaId,
+        prefill: Tokens,
+        dispatched: Time,
+        fence: Time,
+    ) -> Self {
         Self {
             replica,
             dispatched,
-            prefilled: false,
+            prefill,
             first_token: None,
             fence,
             stopped: None,
             engine: None,
-            released: None,
             client: None,
         }
     }
@@ -150,7 +152,12 @@ mod tests {
     use crate::outcome::{Failure, Fence, FinishReason};
 
     fn running() -> Running {
-        Running::new(ReplicaId::new(0), Time::START, Time::from_micros(1))
+        Running::new(
+            ReplicaId::new(0),
+            Tokens::ZERO,
+            Time::START,
+            Time::from_micros(1),
+        )
     }
 
     #[test]

@@ -41,6 +41,9 @@ pub struct Bounds {
     /// Prompt tokens in flight to their first token. By itself: as many as take as long as a step
     /// without any, so that prefill at most doubles a step.
     pub prefill: Knob<Tokens>,
+    /// Whether the replica computes prompts of tenants that have their share no faster than prompts
+    /// come, and those of others first. Then the former are no part of that bound.
+    pub paced: bool,
     /// KV by class.
     pub thresholds: Thresholds,
 }
@@ -61,6 +64,7 @@ impl Bounds {
             concurrency: Knob::Auto,
             headroom: Knob::Fixed(0),
             prefill: Knob::Fixed(Tokens::new(u64::MAX)),
+            paced: false,
             thresholds: Thresholds {
                 reserved: 100,
                 standard: 100,
@@ -116,6 +120,8 @@ pub struct Ask {
     pub prompt: Tokens,
     /// Whether its tenant has less than its share running.
     pub below_share: bool,
+    /// The same, while others are active too.
+    pub beside_others: bool,
     /// Per cent of the KV set aside for its tenant.
     pub floor: u8,
     /// KV that its tenant's running requests are expected to hold.
@@ -252,7 +258,14 @@ impl Window {
         if self.held.sequences + kept >= self.limit && !ask.below_share {
             return Err(Blocked::Headroom);
         }
+        if self.bounds.paced && !ask.below_share {
+            return Ok(());
+        }
         let bearable = self.prefill_max(prefill);
+        // Beside others, a tenant below its share is not made to wait for what they have in
+        // prefill, up to as much again: its own is what it waits for.
+        let times = if ask.beside_others { 2 } else { 1 };
+        let bearable = bearable.map(|most| Tokens::new(most.get().saturating_mul(times)));
         let in_flight = self.held.prefill;
         if in_flight > Tokens::ZERO && bearable.is_some_and(|most| in_flight + ask.prompt > most) {
             return Err(Blocked::Prefill);
@@ -267,13 +280,24 @@ impl Window {
             kv: KvBlocks::ZERO,
             prompt: Tokens::ZERO,
             below_share: true,
+            beside_others: true,
             floor: 100,
             tenant_kv: KvBlocks::ZERO,
         };
         self.room_for(&least, None).is_ok()
     }
 
-    /// Holds one more sequence.
+    /// The part of a prompt that counts as prefill in flight, for a tenant that has its share or
+    /// not.
+    pub const fn counted(&self, prompt: Tokens, over_share: bool) -> Tokens {
+        if self.bounds.paced && over_share {
+            Tokens::ZERO
+        } else {
+            prompt
+        }
+    }
+
+    /// Holds one more sequence, with so much prefill in flight.
     pub fn hold(&mut self, class: Class, kv: KvBlocks, prompt: Tokens) {
         self.held.sequences += 1;
         self.held.kv += kv;
@@ -399,6 +423,7 @@ mod tests {
             kv: KvBlocks::new(kv),
             prompt: Tokens::new(100),
             below_share: false,
+            beside_others: false,
             floor: 0,
             tenant_kv: KvBlocks::ZERO,
         }
@@ -494,6 +519,16 @@ mod tests {
         assert_eq!(
             window.room_for(&ask(Class::Standard, 1), bearable),
             Err(Blocked::Prefill)
+        );
+        let below = Ask {
+            below_share: true,
+            beside_others: true,
+            ..ask(Class::Standard, 1)
+        };
+        assert_eq!(
+            window.room_for(&below, bearable),
+            Ok(()),
+            "up to as much again, beside others"
         );
         window.prefilled(Tokens::new(100));
         assert_eq!(window.room_for(&ask(Class::Standard, 1), bearable), Ok(()));

@@ -234,7 +234,8 @@ impl Work {
             Err(error) if !self.away => {
                 tracing::error!(
                     %error,
-                    "the store can't be kept; requests go on, and what they use waits in the journal"
+                    "the store can't be kept; requests go on, and what they use waits in the \
+                     journal"
                 );
                 self.away = true;
             }

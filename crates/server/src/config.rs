@@ -11,6 +11,7 @@ mod expand;
 mod fairness;
 mod identity;
 mod key;
+mod ledger;
 mod models;
 mod nearest;
 mod network;
@@ -33,6 +34,7 @@ pub use self::admin::AdminConfig;
 pub use self::fairness::Fairness;
 pub use self::identity::{Anonymous, Identity};
 pub use self::key::KeyHash;
+pub use self::ledger::{LedgerConfig, OnFailure};
 pub use self::models::{
     EngineConfig, FakeConfig, ModelConfig, Models, QueueConfig, ReplicaConfig, ScheduleConfig,
 };
@@ -61,6 +63,8 @@ pub struct Config {
     pub store: StoreConfig,
     /// What usage costs.
     pub prices: Vec<PriceRow>,
+    /// How what is served is written down.
+    pub ledger: LedgerConfig,
     /// Bounds of the HTTP server.
     pub server: ServerConfig,
     /// Who may read the metrics.
@@ -87,6 +91,7 @@ impl Config {
             admin: None,
             store: StoreConfig::default(),
             prices: Vec::new(),
+            ledger: LedgerConfig::default(),
             server: ServerConfig::default(),
             metrics: MetricsReaders::default(),
             identity: Identity {
@@ -157,6 +162,9 @@ fn read_fields(fields: &mut Fields<'_, '_>, env: Env<'_>) -> Config {
         admin: fields.optional("admin", |value| admin::read(&value, listen, env)),
         store: fields
             .optional("store", |value| StoreConfig::read(&value))
+            .unwrap_or_default(),
+        ledger: fields
+            .optional("ledger", |value| LedgerConfig::read(&value))
             .unwrap_or_default(),
         prices: fields
             .optional("prices", |value| store::prices(&value, &models))

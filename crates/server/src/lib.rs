@@ -19,7 +19,7 @@ mod idempotent;
 mod identity;
 mod inflight;
 pub mod journal;
-mod ledger;
+mod keeper;
 mod line;
 mod listen;
 mod metrics;
@@ -38,6 +38,5 @@ mod stream;
 
 pub use crate::clock::unix_micros;
 pub use crate::folding::{FoldError, Folding, charges};
-pub use crate::ledger::LedgerError;
 pub use crate::reload::{ConfigFile, Unreadable};
 pub use crate::server::{ModelFacts, Server, StartError};

@@ -258,7 +258,7 @@ mod tests {
 
     use super::*;
     use crate::books::Books;
-    use crate::ledger::Ledger;
+    use crate::journal::Journal;
     use crate::metrics::Metrics;
 
     /// A desk without models, and the folder of its ledger.
@@ -280,9 +280,15 @@ mod tests {
             seed: 0,
         };
         let folder = tempfile::tempdir().unwrap();
-        let ledger = Ledger::open(folder.path()).unwrap();
         let clock = Clock::start();
-        let books = Books::new(Metrics::new(), ledger, vec![], &clock);
+        let journal = Journal::open(
+            folder.path(),
+            crate::config::LedgerConfig::default().settings(),
+            clock,
+        )
+        .unwrap()
+        .0;
+        let books = Books::new(Metrics::new(), journal, vec![]);
         (Desk::new(config, clock, books).0, folder)
     }
 

@@ -226,6 +226,10 @@ pub(crate) fn rejected(rejection: Rejection) -> String {
             "what waits already takes longer than you may wait; try again when Retry-After says"
         }
         Rejection::Draining => "this gateway is going away; try again elsewhere",
+        Rejection::NoBooks => {
+            "what is served can't be written down just now, so nothing new is; try again when \
+             Retry-After says"
+        }
         Rejection::NoReplica => {
             "no replica of this model is up; one is being started, try again when Retry-After says"
         }

@@ -101,6 +101,7 @@ impl Blueprint {
             blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
             step_tokens: config.step_tokens,
             chunk: config.schedule.chunk_tokens.unwrap_or(config.step_tokens),
+            paced: config.schedule.paced,
             order: config.schedule.order,
             scheduler: config.schedule.scheduler,
             reservation: Reservation::Paged,
@@ -254,7 +255,8 @@ impl Observer for Watch {
         };
         let served = served.iter().map(one).collect();
         let report = Report {
-            waiting: u32::try_from(held.waiting).unwrap_or(u32::MAX),
+            // Those that are delayed are delayed on purpose.
+            waiting: u32::try_from(held.waiting - held.delayed).unwrap_or(u32::MAX),
             kv: held.blocks_held,
         };
         self.report(Event::Stepped {

@@ -163,6 +163,11 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
         plain(StatusCode::OK, "ready\n")
     } else if app.desk.is_draining() {
         plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+    } else if !app.desk.books_are_open() {
+        plain(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the ledger can't be written\n",
+        )
     } else {
         plain(StatusCode::SERVICE_UNAVAILABLE, "no replica is up\n")
     }

@@ -14,6 +14,7 @@ use tollgate_policy::ids::{ModelId, ReplicaId};
 use tollgate_policy::tenant::TenantTable;
 use tollgate_policy::units::Micros;
 use tollgate_policy::usage::Weights;
+use tollgate_policy::window;
 
 use crate::admin;
 use crate::app::{App, Bounds, Callers, ServedModel};
@@ -25,7 +26,8 @@ use crate::desk::Desk;
 use crate::folding::{FoldError, Folding};
 use crate::idempotent::Answers;
 use crate::identity::{Identity, KeyRing};
-use crate::ledger::{Ledger, LedgerError};
+use crate::journal::{Journal, JournalError};
+use crate::keeper;
 use crate::listen::{Closing, Door, accept};
 use crate::metrics::Metrics;
 use crate::reload::{self, ConfigFile};
@@ -90,15 +92,12 @@ pub enum StartError {
         /// What is wrong.
         source: LoadError,
     },
-    /// There is nowhere to write the ledger.
+    /// The ledger can't be written, or not gone on with.
     #[error(transparent)]
-    Ledger(#[from] LedgerError),
+    Ledger(#[from] JournalError),
     /// There is nowhere to keep what was served.
     #[error(transparent)]
     Store(#[from] StoreError),
-    /// What was served before can't be counted.
-    #[error(transparent)]
-    Fold(#[from] FoldError),
     /// Tenants are in the configuration and in the store.
     #[error(
         "in the configuration and in the store: {}; rename them in one, or remove them with \
@@ -124,21 +123,6 @@ pub enum StartError {
     },
 }
 
-impl StartError {
-    /// Whether no other try goes better until somebody changes something.
-    pub fn is_lasting(&self) -> bool {
-        match self {
-            Self::Store(error) | Self::Fold(FoldError::Store(error)) => error.is_lasting(),
-            Self::Overlap(_) => true,
-            Self::Model { .. }
-            | Self::Ledger(_)
-            | Self::Fold(FoldError::Journal(_))
-            | Self::Listen { .. }
-            | Self::Admin { .. } => false,
-        }
-    }
-}
-
 impl Server {
     /// Starts a server: loads its models, listens, and has its replicas started.
     ///
@@ -160,16 +144,16 @@ impl Server {
             .await
             .map_err(|source| StartError::Listen { address, source })?;
         let admin = bind_admin(config.admin.as_ref().map(|admin| admin.listen)).await?;
-        let ledger = Ledger::open(&config.data_dir)?;
-        let (folding, stores, directory) = open_store(&config).await?;
         let clock = Clock::start();
+        let journal = open_journal(&config, clock)?;
+        let (folding, stores, directory) = open_store(&config).await?;
         let names = config
             .models
             .list()
             .iter()
             .map(|model| model.name.clone())
             .collect();
-        let books = Books::new(Metrics::new(), ledger, names, &clock);
+        let books = Books::new(Metrics::new(), journal, names);
         let policy = policy_config(&config, &blueprints, &clock);
         let models: Vec<_> = policy.replicas.iter().map(|one| one.model).collect();
         let (desk, starts) = Desk::new(policy, clock, books);
@@ -205,6 +189,8 @@ impl Server {
         }
         let timer = Arc::clone(&server.desk);
         server.run("timer", async move { timer.keep_time().await });
+        let keeper = keeper::keep(Arc::clone(&server.desk), server.config.ledger.on_failure);
+        server.run("ledger", keeper);
         let places = server.config.server.max_connections;
         let door = server.door(router(Arc::clone(&server.app)), places);
         server.run("accept", accept(listener, door));
@@ -273,7 +259,7 @@ impl Server {
         let app = Arc::clone(&self.app);
         let stop = move || {
             // First: what has been recorded is on disk, also where an engine does not stop.
-            desk.books().ledger().close();
+            desk.books().journal().close();
             app.clerk.stop();
             replicas::stop_all(&desk, count);
         };
@@ -324,6 +310,20 @@ impl Server {
     }
 }
 
+/// Opens the ledger's journal, and says what a process before this one left.
+fn open_journal(config: &Config, clock: Clock) -> Result<Journal, JournalError> {
+    let (journal, interrupted) = Journal::open(&config.data_dir, config.ledger.settings(), clock)?;
+    if interrupted > 0 {
+        tracing::warn!(
+            target: "tollgate::ledger",
+            interrupted,
+            "the process before this one died; what it had in flight is charged what its last \
+             marks prove"
+        );
+    }
+    Ok(journal)
+}
+
 async fn bind_admin(address: Option<SocketAddr>) -> Result<Option<TcpListener>, StartError> {
     let Some(address) = address else {
         return Ok(None);
@@ -365,7 +365,10 @@ fn policy_config(config: &Config, blueprints: &[Blueprint], clock: &Clock) -> ga
                 max_stream: model.max_stream,
                 kv_per_token: blueprint.kv_per_token(),
                 target: model.target,
-                window: model.window,
+                window: window::Bounds {
+                    paced: model.schedule.paced,
+                    ..model.window
+                },
             })
             .collect(),
         fairness: config.fairness.policy,
@@ -405,6 +408,15 @@ async fn open_store(config: &Config) -> Result<(Folding, [Store; 2], Directory),
         return Err(StartError::Overlap(names.collect()));
     }
     Ok(opened)
+}
+
+impl From<FoldError> for StartError {
+    fn from(error: FoldError) -> Self {
+        match error {
+            FoldError::Journal(error) => Self::Ledger(error),
+            FoldError::Store(error) => Self::Store(error),
+        }
+    }
 }
 
 /// Has the policy know what was spent before the first request comes.

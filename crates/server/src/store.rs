@@ -79,8 +79,8 @@ pub enum StoreError {
     },
     /// A newer Tollgate wrote it.
     #[error(
-        "{at} has schema {found}, and this version knows up to {}; nothing was changed; use a newer \
-         Tollgate",
+        "{at} has schema {found}, and this version knows up to {}; nothing was changed; use a \
+         newer Tollgate",
         schema::VERSION
     )]
     Future {

@@ -16,6 +16,8 @@ mod process;
 mod banner;
 mod check;
 mod help;
+mod killed;
+mod ledger;
 mod lifetime;
 mod logs;
 mod memory;

@@ -5,6 +5,7 @@ use super::*;
 const ROOMY: Limits = Limits {
     tokens: Tokens::new(512),
     chunk: Tokens::new(512),
+    pace: None,
     blocks: KvBlocks::new(1_000),
     seats: 8,
     order: Order::DecodeFirst,
@@ -22,6 +23,7 @@ fn running(known: u64, computed: u64) -> View {
         sole: computed.blocks(),
         reserved: None,
         served: Service::ZERO,
+        paced: false,
     }
 }
 
@@ -42,6 +44,7 @@ fn waiting(known: u64) -> Candidate {
         seated: false,
         passed: 0,
         hold: Hold::No,
+        paced: false,
     }
 }
 
@@ -317,4 +320,42 @@ fn a_prompt_is_cut_where_a_cache_hit_would_end() {
         "a hit leaves at least one, so it ends a block before"
     );
     assert_eq!(first(9, 0), 9, "there is no block to find");
+}
+
+#[test]
+fn a_paced_prompt_is_computed_a_part_in_each_step_and_a_decode_of_its_tenant_goes_on() {
+    let limits = Limits {
+        pace: Some(Tokens::new(40)),
+        ..ROOMY
+    };
+    let paced = |view: View| View {
+        paced: true,
+        ..view
+    };
+    let running = [
+        paced(running(100, 99)),
+        paced(running(100, 0)),
+        paced(running(100, 0)),
+    ];
+    let plan = plan(&running, &[], limits);
+    let counts = plan.shares.iter().map(|share| share.count.get());
+    assert_eq!(counts.collect::<Vec<_>>(), [1, 40]);
+}
+
+#[test]
+fn a_prompt_that_is_not_paced_is_computed_whole_and_the_paced_ones_give_way_to_it() {
+    let limits = Limits {
+        pace: Some(Tokens::new(120)),
+        ..ROOMY
+    };
+    let paced = Candidate {
+        paced: true,
+        ..waiting(200)
+    };
+    let plan = plan(&[], &[paced, waiting(100)], limits);
+    let counts = plan.admit.iter().map(|share| share.count.get());
+    assert_eq!(counts.collect::<Vec<_>>(), [20, 100]);
+    let plan = super::plan(&[], &[paced, waiting(300)], limits);
+    let counts = plan.admit.iter().map(|share| share.count.get());
+    assert_eq!(counts.collect::<Vec<_>>(), [16, 300], "they always go on");
 }

@@ -14,6 +14,9 @@ pub struct Config {
     pub step_tokens: Tokens,
     /// Tokens that one sequence may compute in a step.
     pub chunk: Tokens,
+    /// Whether the prompts of tenants that have their share already are computed no faster than
+    /// prompts come, rather than each in one piece.
+    pub paced: bool,
     /// Who gets a step's tokens first.
     pub order: Order,
     /// When waiting sequences start.

@@ -45,6 +45,8 @@ pub struct Start {
     pub elder: Option<RequestId>,
     /// What its tenant was served so far, by weight.
     pub served: Service,
+    /// Whether its prompt may be computed no faster than prompts come.
+    pub paced: bool,
 }
 
 /// A token that was sampled.
@@ -139,6 +141,8 @@ pub struct Gauges {
     pub running: usize,
     /// Requests that wait for a sequence id or blocks, preempted ones included.
     pub waiting: usize,
+    /// Those of them that nothing keeps but the pace at which prompts are computed.
+    pub delayed: usize,
     /// Sequence ids held.
     pub sequences: usize,
     /// Blocks that requests hold, each counted once.

@@ -21,6 +21,8 @@ pub(super) struct Sequence {
     pub(super) tokens: Vec<Token>,
     pub(super) prompt: Tokens,
     pub(super) max_output: Tokens,
+    /// Whether its prompt is computed no faster than prompts come.
+    pub(super) paced: bool,
     /// invariant: less than `known()`.
     pub(super) computed: Tokens,
     /// The most that was ever there. invariant: at least `computed`.
@@ -50,6 +52,7 @@ impl Sequence {
             max_output,
             elder,
             served: _,
+            paced,
         } = start;
         Self {
             id,
@@ -57,6 +60,7 @@ impl Sequence {
             prompt: Tokens::of_len(&prompt),
             tokens: prompt,
             max_output,
+            paced,
             computed: Tokens::ZERO,
             reached: Tokens::ZERO,
             cached: Tokens::ZERO,
@@ -106,6 +110,7 @@ impl Sequence {
             sole: self.table.sole(pool),
             reserved: self.reserved(config),
             served,
+            paced: self.paced,
         }
     }
 

@@ -16,6 +16,7 @@ const CONFIG: Config = Config {
     blocks: 64,
     step_tokens: Tokens::new(32),
     chunk: Tokens::new(32),
+    paced: true,
     order: Order::DecodeFirst,
     scheduler: Scheduler::Continuous,
     reservation: Reservation::Paged,
@@ -47,6 +48,7 @@ fn start_with(engine: &mut Engine, id: u64, tenant: u32, prompt: Vec<Token>, max
         max_output: Tokens::new(max_output),
         elder: None,
         served: Service::ZERO,
+        paced: false,
     }));
 }
 
@@ -367,6 +369,7 @@ fn configs() -> impl Strategy<Value = Config> {
             blocks,
             step_tokens: Tokens::new(step_tokens),
             chunk: Tokens::new(chunk),
+            paced: true,
             order: if knobs[0] {
                 Order::DecodeFirst
             } else {
@@ -427,6 +430,7 @@ fn apply(engine: &mut Engine, config: Config, operation: &Operation, next: &mut 
                 max_output: Tokens::new(*max_output),
                 elder: younger.then(|| RequestId::new(next.saturating_sub(1))),
                 served: Service::new(*text * 100),
+                paced: *text % 2 == 0,
             }));
             *next += 1;
         }

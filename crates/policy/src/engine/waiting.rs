@@ -35,6 +35,7 @@ impl Engine {
             seated: sequence.seat.is_some(),
             passed: sequence.passed,
             hold: Hold::No,
+            paced: sequence.paced,
         };
         if let Some(elder) = self.prefilled_elder(sequence) {
             let matched = self.running[elder].prompt - Tokens::new(1);

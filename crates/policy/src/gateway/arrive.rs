@@ -1,7 +1,7 @@
 //! A request at the door: contract, machine, then a place in the queue, all or nothing.
 
 use super::end::{Ended, Stranger};
-use super::event::{Effect, Refusal};
+use super::event::{Books, Effect, Refusal};
 use super::{Drain, Gateway, Pool};
 use crate::admission::{self, Grant, Machine};
 use crate::budget::Hold;
@@ -145,6 +145,8 @@ impl Gateway {
         let waiting = self.waiting(arrival, grant, Time::START);
         if self.drain != Drain::No {
             Machine::Draining
+        } else if self.books == Books::Closed {
+            Machine::NoBooks
         } else if !self.has_replica(arrival.model, |health| health.retry_at().is_none()) {
             Machine::NoReplica
         } else if pool.queue.is_full() {

@@ -8,7 +8,7 @@ use super::event::{Effect, Record};
 use crate::ids::{ModelId, RequestId, TenantId, position};
 use crate::outcome::{Eviction, Outcome};
 use crate::request::{Request, Running, Stage};
-use crate::units::{KvByteMicros, Time};
+use crate::units::Time;
 use crate::usage::Usage;
 
 /// A request that is over.
@@ -75,6 +75,7 @@ impl Gateway {
             stranger,
             untold,
         } = ended;
+        let kv = self.tracks.ended(id, usage, now);
         let blank = |tenant, model, received| Record {
             id,
             tenant,
@@ -83,7 +84,7 @@ impl Gateway {
             replica: None,
             outcome,
             usage,
-            kv: KvByteMicros::ZERO,
+            kv,
             received,
             dispatched: None,
             first_token: None,
@@ -104,7 +105,6 @@ impl Gateway {
                         replica: Some(running.replica),
                         dispatched: Some(running.dispatched),
                         first_token: running.first_token,
-                        kv: self.kv_held(request.model, running, usage, now),
                         ..record
                     },
                 }
@@ -129,15 +129,6 @@ impl Gateway {
         if let Some(request) = request {
             self.fill(request.model, now);
         }
-    }
-
-    /// KV over time: it grows from the prompt to all there was at the end, so on average half of the
-    /// output was held; from dispatch, since waiting holds none, to the engine's last word.
-    fn kv_held(&self, model: ModelId, running: Running, usage: Usage, now: Time) -> KvByteMicros {
-        let per_token = self.pools[position(model.get())].model.kv_per_token;
-        let bytes = per_token.times((usage.prompt + usage.output.half()).get());
-        let until = running.released.unwrap_or(now);
-        KvByteMicros::of(bytes, until.since(running.dispatched))
     }
 
     fn settle(&mut self, request: &Request, record: &Record) {
@@ -177,9 +168,7 @@ impl Gateway {
     fn vacate(&mut self, id: RequestId, request: &Request, running: Running, now: Time) {
         self.fences.remove(&(running.fence, id));
         let window = &mut self.replica(running.replica).window;
-        if !running.prefilled {
-            window.prefilled(request.prompt);
-        }
+        window.prefilled(running.prefill);
         window.release(request.class, request.kv);
         if window.sequences() == 0 {
             self.replica(running.replica).steps.pause();

@@ -1,5 +1,6 @@
 //! What goes in and out of the gateway's policy: facts, and orders.
 
+use super::progress::Progress;
 use crate::bucket::Level;
 use crate::budget::Tariff;
 use crate::ids::{KeyId, ModelId, ReplicaId, RequestId, TenantId};
@@ -73,6 +74,8 @@ pub enum Event {
     Reconfigured(Box<Tenancy>),
     /// Prices or budgets have changed, or the ledger knows more of what was spent.
     Priced(Box<Tariff>),
+    /// Whether what is served can be written down from now on.
+    Books(Books),
     /// The gateway is to go away.
     Drain {
         /// How long what runs may take to finish.
@@ -80,6 +83,15 @@ pub enum Event {
     },
     /// The time that `next_wake` named has come.
     Wake,
+}
+
+/// Whether what is served can be written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Books {
+    /// It can.
+    Open,
+    /// It can't, so no new work is taken: what nobody writes down, nobody is charged.
+    Closed,
 }
 
 /// What a replica says of itself.
@@ -135,6 +147,8 @@ pub enum Effect {
         /// Which.
         replica: ReplicaId,
     },
+    /// Write down how far a running request has come.
+    Mark(Progress),
     /// Write down that a request has ended.
     Record(Record),
     /// Nothing is in flight and nothing will be: the process may go.
@@ -148,10 +162,14 @@ pub struct Dispatch {
     pub id: RequestId,
     /// Whose.
     pub tenant: TenantId,
+    /// With which of the tenant's keys, where it has a name.
+    pub key: Option<KeyId>,
     /// Where to.
     pub replica: ReplicaId,
     /// Why there.
     pub because: Because,
+    /// Whether its tenant has its share of the pool already, while others are active.
+    pub over_share: bool,
     /// The most output it may have.
     pub output_max: Tokens,
     /// How long it waited.
@@ -201,7 +219,7 @@ pub struct Record {
     pub outcome: Outcome,
     /// What was used.
     pub usage: Usage,
-    /// KV memory over the time that the engine held it.
+    /// KV memory over time, from its dispatch to the engine's last word on it.
     pub kv: KvByteMicros,
     /// When it was received.
     pub received: Time,

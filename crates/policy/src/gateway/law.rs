@@ -157,7 +157,7 @@ impl World {
                     self.waiting[plan.tenant] -= 1;
                     self.running.insert(dispatch.id, 0);
                 }
-                Effect::Record(_) => {}
+                Effect::Mark(_) | Effect::Record(_) => {}
                 Effect::Refuse(_)
                 | Effect::Cancel { .. }
                 | Effect::Start { .. }

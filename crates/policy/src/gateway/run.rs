@@ -4,7 +4,7 @@
 use super::end::Ended;
 use super::event::{Dispatch, Effect, Report, Served};
 use super::{Drain, Gateway, Passed, Pool, Replica};
-use crate::fair::{Holding, Pick, Verdict, Waiting};
+use crate::fair::{Holding, Pick, Policy, Verdict, Waiting};
 use crate::ids::{ModelId, ReplicaId, RequestId, position};
 use crate::outcome::{EngineEnding, Eviction, Failure, Fence, Outcome, Phase};
 use crate::request::{ClientEnding, Running, Stage};
@@ -90,6 +90,7 @@ impl Gateway {
             kv: waiting.kv,
             prompt: waiting.prompt,
             below_share: holding.running < share,
+            beside_others: holding.running < share && share < slots,
             floor: waiting.floor,
             tenant_kv: holding.kv,
         };
@@ -150,19 +151,19 @@ impl Gateway {
         let Some(request) = self.requests.get_mut(&served.id) else {
             return;
         };
-        let (model, prompt) = (request.model, request.prompt);
+        let model = request.model;
         let first = match &mut request.stage {
-            Stage::Running(running) if served.output > Tokens::ZERO && !running.prefilled => {
-                running.prefilled = true;
-                Some(running.replica)
+            Stage::Running(running) if served.output > Tokens::ZERO => {
+                let prefill = std::mem::take(&mut running.prefill);
+                Some((running.replica, prefill))
             }
             Stage::Running(_) | Stage::Queued => None,
         };
         self.pool(model)
             .queue
             .served(served.id, served.usage().service(weights));
-        if let Some(replica) = first {
-            self.replica(replica).window.prefilled(prompt);
+        if let Some((replica, prefill)) = first {
+            self.replica(replica).window.prefilled(prefill);
         }
     }
 
@@ -177,7 +178,6 @@ impl Gateway {
             return;
         };
         running.engine.get_or_insert((ending, usage));
-        running.released.get_or_insert(now);
         let replica = running.replica;
         // A replica says that it is down when it has ended all it had. By then the first of those
         // would have made room for the next in line, which would go to its ruin.
@@ -275,27 +275,45 @@ impl Gateway {
         let Some(request) = self.requests.get(&id).copied() else {
             return;
         };
+        let over_share = self.is_over_share(&request);
         let pool = self.pool(request.model);
         let fence = now + pool.model.max_stream;
         pool.running += 1;
         pool.rate.busy(now);
         let window = &mut self.replica(choice.replica).window;
-        window.hold(request.class, request.kv, request.prompt);
+        let prefill = window.counted(request.prompt, over_share);
+        window.hold(request.class, request.kv, prefill);
         self.fences.insert((fence, id));
-        let stage = Stage::Running(Running::new(choice.replica, now, fence));
+        let stage = Stage::Running(Running::new(choice.replica, prefill, now, fence));
         self.requests
             .insert(id, crate::request::Request { stage, ..request });
+        let per_token = self.pool(request.model).model.kv_per_token;
+        self.tracks.dispatched(id, per_token, now);
         let quota = self.quota(request.tenant, now);
         self.effects.push_back(Effect::Dispatch(Dispatch {
             id,
             tenant: request.tenant,
+            key: request.key,
             replica: choice.replica,
             because: choice.because,
+            over_share,
             output_max: request.output_max,
             queued: now.since(request.received),
             fence,
             quota,
         }));
+    }
+
+    /// Whether the tenant of a request that goes to a replica now has more than its share of the
+    /// pool's sequences with it, while others are active. Under first in, first out nobody asks.
+    fn is_over_share(&self, request: &crate::request::Request) -> bool {
+        let pool = &self.pools[position(request.model.get())];
+        let mine = |replica: &&Replica| replica.takes(pool.id, request.class);
+        let replicas = self.replicas.iter().filter(mine);
+        let slots = replicas.map(|replica| replica.window.limit()).sum();
+        let weight = self.tenants.tenant(request.tenant).weight;
+        let share = pool.queue.share(request.tenant, weight, slots);
+        pool.queue.policy() != Policy::Fifo && pool.queue.holding(request.tenant).running > share
     }
 
     /// Makes the engine stop and the client learn why; the request ends when both have answered.

@@ -2,6 +2,7 @@
 
 use std::num::{NonZeroU32, NonZeroU64};
 
+mod books;
 mod random;
 mod shares;
 
@@ -158,6 +159,7 @@ fn dispatched(effects: &[Effect]) -> Vec<u64> {
         Effect::Refuse(_)
         | Effect::Cancel { .. }
         | Effect::Start { .. }
+        | Effect::Mark(_)
         | Effect::Record(_)
         | Effect::Drained => None,
     });
@@ -177,6 +179,7 @@ fn records(effects: &[Effect]) -> impl Iterator<Item = &Record> {
         | Effect::Refuse(_)
         | Effect::Cancel { .. }
         | Effect::Start { .. }
+        | Effect::Mark(_)
         | Effect::Drained => None,
     })
 }
@@ -189,6 +192,7 @@ fn refusal(effects: &[Effect]) -> Refusal {
             Effect::Dispatch(_)
             | Effect::Cancel { .. }
             | Effect::Start { .. }
+            | Effect::Mark(_)
             | Effect::Record(_)
             | Effect::Drained => None,
         })

@@ -1,4 +1,5 @@
-//! Who waits, in which place and for how long. It shows tenants by name, and neither prompts nor keys.
+//! Who waits, in which place and for how long. It shows tenants by name, and neither prompts nor
+//! keys.
 
 use std::sync::Arc;
 

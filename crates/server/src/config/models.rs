@@ -120,6 +120,8 @@ pub struct ScheduleConfig {
     pub scheduler: Scheduler,
     /// Who gets a step's tokens first.
     pub order: Order,
+    /// Whether prompts of tenants that have their share are computed no faster than prompts come.
+    pub paced: bool,
     /// Tokens that one sequence may compute in a step, 16 to 8192; `None` is all of the step.
     pub chunk_tokens: Option<Tokens>,
 }
@@ -132,6 +134,7 @@ impl Default for ScheduleConfig {
             prefix_cache: false,
             scheduler: Scheduler::Continuous,
             order: Order::DecodeFirst,
+            paced: true,
             chunk_tokens: None,
         }
     }
@@ -161,6 +164,11 @@ impl ScheduleConfig {
             order: fields
                 .optional("order", |value| value.choice(&orders))
                 .unwrap_or(default.order),
+            paced: fields
+                .optional("prefill_pacing", |value| {
+                    value.choice(&[("on", true), ("off", false)])
+                })
+                .unwrap_or(default.paced),
             chunk_tokens: fields.optional("chunk_tokens", |value| tokens(&value, 16, 8192)),
         }
     }

@@ -132,6 +132,25 @@ const PROCESS: &[Key] = &[
         "How long a request's body may take to arrive; its head has 30 s.",
     ),
     key(
+        "ledger.on_failure",
+        "refuse or serve",
+        Is("refuse"),
+        "What happens while the disk takes no records: new work is refused with 503 and the reason \
+         `ledger`, or it is served, and records that memory has no room for go to the log.",
+    ),
+    key(
+        "ledger.sync",
+        "duration, 2ms..=10s",
+        Is("50ms"),
+        "Within which time the end of a request is on disk. Shorter means more syncs.",
+    ),
+    key(
+        "ledger.segment",
+        "size, 1MiB..=1GiB",
+        Is("64MiB"),
+        "Size of a segment of the journal in `data_dir`, after which the next is begun.",
+    ),
+    key(
         "metrics.expose",
         "loopback or any",
         Is("loopback"),
@@ -302,6 +321,13 @@ const MODELS: &[Key] = &[
         "tokens, 16..=8192",
         Means("all of `step_tokens`"),
         "Tokens that one sequence may compute in a step: less leaves more to others.",
+    ),
+    key(
+        "models[].prefill_pacing",
+        "on or off",
+        Is("on"),
+        "While several tenants are active, computes the prompts of those that have their share \
+         no faster than prompts come, a part in each step: no first token waits for a long step.",
     ),
     key(
         "models[].order",

@@ -53,6 +53,7 @@ fn bounds(section: &Cursor<'_>) -> Option<Bounds> {
                 Some(Knob::Fixed(most)) => Knob::Fixed(Tokens::new(most)),
                 Some(Knob::Auto) | None => Knob::Auto,
             },
+            paced: false,
             thresholds: Thresholds::default(),
         };
         check(bounds, fields);

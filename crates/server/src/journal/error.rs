@@ -98,8 +98,8 @@ const fn next_step(why: BadHeader) -> &'static str {
              was changed"
         }
         BadHeader::Damaged => {
-            "nothing was changed; run `tollgate ledger repair`, which keeps a copy, writes down what is \
-             lost and goes on after it"
+            "nothing was changed; run `tollgate ledger repair`, which keeps a copy, writes down \
+             what is lost and goes on after it"
         }
     }
 }

@@ -322,10 +322,11 @@ pub(crate) fn is_torn(header: &Header, frames: &mut Frames, expected: u64) -> io
             Next::Frame(frame) if frame.synced > expected => return Ok(false),
             Next::Frame(_) => {}
             Next::End => return Ok(true),
-            Next::Broken => match frames.resume(expected)? {
-                None => return Ok(true),
-                Some(_) => {}
-            },
+            Next::Broken => {
+                if frames.resume(expected)?.is_none() {
+                    return Ok(true);
+                }
+            }
         }
     }
 }

@@ -210,6 +210,10 @@ pub(crate) struct Frame {
 
 /// What bytes are, as a frame.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one at a time, and it is taken apart at once"
+)]
 enum Parsed {
     Frame(Frame),
     /// The begin of one, perhaps.
@@ -249,6 +253,10 @@ fn number(bytes: &[u8], at: usize, length: usize) -> Option<u64> {
 
 /// What comes next in a segment.
 #[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one at a time, and it is taken apart at once"
+)]
 pub(crate) enum Next {
     /// A record.
     Frame(Frame),

@@ -20,8 +20,8 @@ pub struct Directory {
 pub enum DirectoryError {
     /// There is no such tenant in the store.
     #[error(
-        "the store has no tenant {0}; create it with `tollgate tenants create {0}` (keys of tenants \
-         in the configuration file belong there)"
+        "the store has no tenant {0}; create it with `tollgate tenants create {0}` (keys of \
+         tenants in the configuration file belong there)"
     )]
     NoTenant(String),
     /// There is one already.

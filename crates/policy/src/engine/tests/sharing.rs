@@ -132,6 +132,7 @@ fn younger(engine: &mut Engine, id: u64, elder: u64, prompt: u64) {
         max_output: Tokens::new(4),
         elder: Some(RequestId::new(elder)),
         served: Service::ZERO,
+        paced: false,
     }));
 }
 
@@ -253,6 +254,7 @@ fn the_tenant_served_most_gives_way() {
         max_output: Tokens::new(60),
         elder: None,
         served: Service::ZERO,
+        paced: false,
     }));
     engine.handle(EngineEvent::Start(Start {
         id: RequestId::new(3),
@@ -261,6 +263,7 @@ fn the_tenant_served_most_gives_way() {
         max_output: Tokens::new(1),
         elder: None,
         served: Service::new(10_000),
+        paced: false,
     }));
     let order: Vec<_> = run(&mut engine).into_iter().map(|(id, _)| id).collect();
     assert!(engine.gauges().totals.preemptions > 0);
@@ -290,6 +293,7 @@ fn a_pool_driven_to_exhaustion_for_long_leaks_nothing() {
         sequences: 64,
         step_tokens: Tokens::new(128),
         chunk: Tokens::new(64),
+        paced: true,
         blocks: 96,
         waiting_max: 200,
         cache: CacheConfig {
@@ -366,6 +370,7 @@ fn each_rung_serves_a_shared_workload_sooner_than_the_one_below() {
         blocks: 400,
         step_tokens: Tokens::new(512),
         chunk: Tokens::new(512),
+        paced: true,
         context: Tokens::new(1_000),
         waiting_max: 60,
         ..CONFIG

@@ -190,7 +190,10 @@ proptest! {
                 Effect::Dispatch(dispatch) => seen.entry(dispatch.id).or_default().dispatched += 1,
                 Effect::Refuse(refusal) => seen.entry(refusal.id).or_default().refused += 1,
                 Effect::Record(record) => seen.entry(record.id).or_default().recorded += 1,
-                Effect::Cancel { .. } | Effect::Start { .. } | Effect::Drained => {}
+                Effect::Cancel { .. }
+                | Effect::Start { .. }
+                | Effect::Mark(_)
+                | Effect::Drained => {}
             }
         }
         let arrived = moves.iter().filter(|one| matches!(one, Move::Arrive { .. })).count();

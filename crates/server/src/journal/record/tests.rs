@@ -1,3 +1,5 @@
+//! What is written is read back, and nothing else is a record.
+
 use proptest::prelude::*;
 
 use super::*;
@@ -101,7 +103,10 @@ proptest! {
     }
 
     #[test]
-    fn a_record_that_is_cut_short_or_goes_on_is_none(record in record(), at in any::<prop::sample::Index>()) {
+    fn a_record_that_is_cut_short_or_goes_on_is_none(
+        record in record(),
+        at in any::<prop::sample::Index>(),
+    ) {
         let mut bytes = bytes(&record);
         let cut = at.index(bytes.len());
         prop_assert_eq!(Record::decode(&bytes[..cut]), Err(Malformed));
