@@ -82,8 +82,8 @@ pub const SECTIONS: [Section; 7] = [
     },
     Section {
         title: "Usage and money",
-        about: "What was served is kept in a store: who used how much of what, by the hour, and who \
-                may call beside the tenants of this file. `tollgate usage`, `tollgate keys` and \
+        about: "What was served is kept in a store: who used how much of what, by the hour, and \
+                who may call beside the tenants of this file. `tollgate usage`, `tollgate keys` and \
                 `tollgate tenants` read and change it.",
         keys: STORE,
     },
@@ -233,10 +233,10 @@ const ADMIN: &[Key] = &[
         "admin.listen",
         "address and port",
         Means("off"),
-        "Where `GET /admin/v1/queue` is answered: who waits for each model, in which place and for how \
-     long, and what each replica's window holds. Without `admin.keys` it asks for no key, answers \
-     nothing else, and is for this computer only. With them every request needs one of them, and \
-     `/admin/v1` makes and revokes keys, and sums usage; `/admin/v1/openapi.json` describes it.",
+        "Where `GET /admin/v1/queue` is answered: who waits for each model, in which place and for \
+         how long, and what each replica's window holds. Without `admin.keys` it asks for no key, answers \
+         nothing else, and is for this computer only. With them every request needs one of them, and \
+         `/admin/v1` makes and revokes keys, and sums usage; `/admin/v1/openapi.json` describes it.",
     ),
 ];
 
@@ -580,7 +580,8 @@ const TENANTS: &[Key] = &[
         "tenants[].budget.usd",
         "dollars",
         Means("refused beside `per`"),
-        "What it may spend in a day or month; past it 429 `insufficient_quota`. Up to nine decimals.",
+        "What it may spend in a day or month; past it 429 `insufficient_quota`. Up to nine \
+         decimals.",
     ),
     key(
         "tenants[].budget.per",

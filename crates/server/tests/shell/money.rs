@@ -1,13 +1,14 @@
 //! Budgets, as a client meets them.
 
 use serde_json::json;
+use tollgate_engine::fake::Faults;
 
 use crate::support::chat::{keyed, say, short};
-use crate::support::http::Connection;
+use crate::support::http::{Connection, Request};
 use crate::support::rig::{FAST, OPEN, Rig, key};
 use crate::support::wait::{eventually, secs};
 
-/// A dollar for a million tokens, and a budget of so many dollars a day.
+/// A thousandth of a dollar for each generated token, and a budget of so many dollars a day.
 fn priced(config: &str, usd: &str) -> String {
     let config = config.replace("anonymous: allow", "anonymous: deny");
     format!(
@@ -46,11 +47,11 @@ async fn an_exhausted_budget_is_told_as_one_and_not_as_a_rate() {
 
 #[tokio::test]
 async fn what_requests_in_flight_hold_comes_back_however_they_end() {
-    let rig = Rig::start(&priced(OPEN, "5")).await;
-    // Holds four dollars, and leaves after a token or two.
-    let long = crate::support::chat::stream(json!({"ignore_eos": true, "max_tokens": 4_000}));
+    let rig = Rig::start(&priced(OPEN, "13")).await;
+    // Holds seven dollars, and leaves after a token or two.
+    let long = crate::support::chat::stream(json!({"ignore_eos": true, "max_tokens": 7_000}));
     let long = keyed(long, &key("T"));
-    for _ in 0..5 {
+    for _ in 0..2 {
         let mut client = Connection::open(rig.address()).await;
         let begun = async || {
             client = Connection::open(rig.address()).await;
@@ -69,4 +70,37 @@ async fn what_requests_in_flight_hold_comes_back_however_they_end() {
     }
     rig.until_idle(secs(60)).await;
     assert_eq!(rig.send(&keyed(short(), &key("T"))).await.status(), 200);
+}
+
+#[tokio::test]
+async fn after_a_restart_the_spending_is_the_ledgers() {
+    let config = priced(FAST, "0.012");
+    let request = keyed(short(), &key("T"));
+    let rig = Rig::start(&config).await;
+    for _ in 0..2 {
+        assert_eq!(rig.send(&request).await.status(), 200);
+    }
+    let folder = rig.drain().await.into_folder();
+    let rig = Rig::start_in(folder, &config, Faults::default()).await;
+    let refused = rig.send(&request).await;
+    assert_eq!((refused.status(), refused.reason()), (429, "budget"));
+}
+
+#[tokio::test]
+async fn a_tenants_own_key_sums_what_that_tenant_used_and_nothing_else() {
+    let rig = Rig::start(&priced(FAST, "100")).await;
+    assert_eq!(rig.send(&keyed(short(), &key("T"))).await.status(), 200);
+    let usage = |query: &str| keyed(Request::get(&format!("/v1/usage{query}")), &key("T"));
+    let counted = async || {
+        let page = rig.send(&usage("?by=model")).await;
+        assert_eq!(page.status(), 200, "{}", page.text());
+        let rows = &page.json()["data"];
+        rows[0]["requests"] == 1 && rows[0]["output_tokens"] == 5 && rows[0]["model"] == "m"
+    };
+    eventually(secs(60), "the request is counted", counted).await;
+    let page = rig.send(&usage("?by=model")).await.json();
+    assert_eq!(page["data"][0]["cost_nano_usd"], 5_000_000);
+    assert_eq!(rig.send(&usage("?tenant=another")).await.status(), 403);
+    assert_eq!(rig.send(&usage("?colour=red")).await.status(), 400);
+    assert_eq!(rig.get("/v1/usage").await.status(), 401);
 }
