@@ -234,6 +234,10 @@ impl Gateway {
             Event::ReplicaDown { replica } => self.replica_down(replica, now),
             Event::Reconfigured(tenancy) => self.reconfigure(*tenancy, now),
             Event::Drain { bound } => self.begin_drain(bound, now),
+            Event::Remembered { tenant, past } => {
+                let limits = self.tenants.tenant(tenant).limits.clone();
+                self.levels(tenant, now).remember(&limits, &past, now);
+            }
             Event::Books(books) => self.books = books,
             Event::Wake => {}
         }

@@ -21,10 +21,11 @@ use crate::books::Books;
 use crate::clock::Clock;
 use crate::config::{Config, Fairness, ModelConfig, ReplicaConfig};
 use crate::desk::Desk;
-use crate::journal::{Journal, JournalError};
+use crate::journal::{Journal, JournalError, Left};
 use crate::keeper;
 use crate::listen::{Closing, Door, accept};
 use crate::metrics::Metrics;
+use crate::past;
 use crate::reload::{self, ConfigFile};
 use crate::repeats::Repeats;
 use crate::replicas::{self, Blueprint, Fleet};
@@ -128,7 +129,7 @@ impl Server {
             .map_err(|source| StartError::Listen { address, source })?;
         let admin = bind_admin(config.admin).await?;
         let clock = Clock::start();
-        let journal = open_journal(&config, clock)?;
+        let (journal, left) = open_journal(&config, clock)?;
         let names = config
             .models
             .list()
@@ -139,6 +140,7 @@ impl Server {
         let policy = policy_config(&config, &blueprints, &clock);
         let models: Vec<_> = policy.replicas.iter().map(|one| one.model).collect();
         let (desk, starts) = Desk::new(policy, clock, books);
+        past::remember(&desk, &left.recent, weights(&config.fairness));
         let server = Self {
             address: listener.local_addr().unwrap_or(address),
             admin: admin.as_ref().and_then(|admin| admin.local_addr().ok()),
@@ -280,18 +282,18 @@ impl Server {
     }
 }
 
-/// Opens the ledger's journal, and says what a process before this one left.
-fn open_journal(config: &Config, clock: Clock) -> Result<Journal, JournalError> {
-    let (journal, interrupted) = Journal::open(&config.data_dir, config.ledger.settings(), clock)?;
-    if interrupted > 0 {
+/// Opens the ledger's journal, and says what a process before this one left in flight.
+fn open_journal(config: &Config, clock: Clock) -> Result<(Journal, Left), JournalError> {
+    let (journal, left) = Journal::open(&config.data_dir, config.ledger.settings(), clock)?;
+    if left.interrupted > 0 {
         tracing::warn!(
             target: "tollgate::ledger",
-            interrupted,
+            interrupted = left.interrupted,
             "the process before this one died; what it had in flight is charged what its last \
              marks prove"
         );
     }
-    Ok(journal)
+    Ok((journal, left))
 }
 
 async fn bind_admin(address: Option<SocketAddr>) -> Result<Option<TcpListener>, StartError> {

@@ -4,6 +4,7 @@ use super::progress::Progress;
 use crate::bucket::Level;
 use crate::ids::{ModelId, ReplicaId, RequestId, TenantId};
 use crate::outcome::{EngineEnding, Outcome};
+use crate::quota::Past;
 use crate::request::{Arrival, ClientEnding};
 use crate::route::Because;
 use crate::tenant::Tenant;
@@ -71,6 +72,13 @@ pub enum Event {
     },
     /// The configuration has changed: who may call, and what they may have.
     Reconfigured(Box<Tenancy>),
+    /// What a tenant took of its rates before this gateway began: said before its first request.
+    Remembered {
+        /// Who.
+        tenant: TenantId,
+        /// What.
+        past: Past,
+    },
     /// Whether what is served can be written down from now on.
     Books(Books),
     /// The gateway is to go away.

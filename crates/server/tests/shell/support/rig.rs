@@ -201,6 +201,11 @@ impl Rig {
 }
 
 impl Remains {
+    /// The folder, for another server.
+    pub(crate) fn into_folder(self) -> TempDir {
+        self.folder
+    }
+
     /// All rows of the ledger.
     pub(crate) fn ledger(&self) -> Vec<Value> {
         read_ledger(self.folder.path())
