@@ -238,6 +238,10 @@ impl Gateway {
             Event::Reconfigured(tenancy) => self.reconfigure(*tenancy, now),
             Event::Priced(tariff) => self.purses.change(*tariff, now),
             Event::Drain { bound } => self.begin_drain(bound, now),
+            Event::Remembered { tenant, past } => {
+                let limits = self.tenants.tenant(tenant).limits.clone();
+                self.levels(tenant, now).remember(&limits, &past, now);
+            }
             Event::Books(books) => self.books = books,
             Event::Wake => {}
         }

@@ -4,6 +4,7 @@
 //! No request waits for it. While the store is away, all goes on as it was known last, and what is
 //! served meanwhile waits in the journal.
 
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
@@ -16,6 +17,7 @@ use tollgate_policy::units::{Micros, NanoUsd, Time};
 
 use crate::app::App;
 use crate::folding::{FoldError, Folding};
+use crate::journal::record::UnixMicros;
 use crate::roster::Budgeted;
 use crate::store::{PriceRow, Replay, Scope, Store, StoreError};
 
@@ -37,6 +39,9 @@ pub(crate) const REPLAY_US: u64 = 86_400_000_000;
 
 /// Bytes of answers that are kept for repeats.
 const REPLAY_BYTES_MAX: u64 = 1 << 30;
+
+/// How long segments of the journal stay that have been counted: a week, for recounts.
+const JOURNAL_KEPT_US: u64 = 7 * 86_400_000_000;
 
 /// What the clerk is told.
 #[derive(Debug)]
@@ -219,6 +224,8 @@ impl Work {
                 .purge_requests(now_us.saturating_sub(self.keep.get()))?;
             let replays = now_us.saturating_sub(REPLAY_US);
             self.store.purge_replays(replays, REPLAY_BYTES_MAX)?;
+            let before = UnixMicros::new(now_us.saturating_sub(JOURNAL_KEPT_US));
+            self.folding.remove_counted(&mut self.store, before)?;
             self.purged = Some(now);
         }
         Ok(())
@@ -294,11 +301,32 @@ fn price_at(prices: &[PriceRow], model: &str, at_us: u64) -> Price {
 
 /// A connection to the store for handlers, which wait for it off the threads that serve.
 #[derive(Clone, Debug)]
-pub(crate) struct SharedStore(Arc<Mutex<Store>>);
+pub(crate) struct SharedStore {
+    store: Arc<Mutex<Store>>,
+    /// How many wait for it, or have it.
+    waiting: Arc<AtomicUsize>,
+}
+
+/// Threads that may wait for one connection: a store that hangs must not take all there are.
+const WAITING_MAX: usize = 64;
 
 impl SharedStore {
     pub(crate) fn new(store: Store) -> Self {
-        Self(Arc::new(Mutex::new(store)))
+        Self {
+            store: Arc::new(Mutex::new(store)),
+            waiting: Arc::default(),
+        }
+    }
+
+    /// Does `work` with the store, if not too many wait for it already.
+    pub(crate) async fn ask_unless_busy<T: Send + 'static>(
+        &self,
+        work: impl FnOnce(&mut Store) -> T + Send + 'static,
+    ) -> Option<T> {
+        if self.waiting.load(Ordering::Relaxed) >= WAITING_MAX {
+            return None;
+        }
+        Some(self.ask(work).await)
     }
 
     /// Does `work` with the store.
@@ -306,9 +334,12 @@ impl SharedStore {
         &self,
         work: impl FnOnce(&mut Store) -> T + Send + 'static,
     ) -> T {
-        let store = Arc::clone(&self.0);
+        let (store, waiting) = (Arc::clone(&self.store), Arc::clone(&self.waiting));
+        waiting.fetch_add(1, Ordering::Relaxed);
         let asked = tokio::task::spawn_blocking(move || {
-            work(&mut store.lock().unwrap_or_else(PoisonError::into_inner))
+            let done = work(&mut store.lock().unwrap_or_else(PoisonError::into_inner));
+            waiting.fetch_sub(1, Ordering::Relaxed);
+            done
         });
         match asked.await {
             Ok(done) => done,

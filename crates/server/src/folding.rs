@@ -7,8 +7,8 @@ use std::path::{Path, PathBuf};
 
 use tollgate_policy::usage::Usage;
 
-use crate::journal::record::{Counted, Ended, Record};
-use crate::journal::{JournalError, Position, Reader};
+use crate::journal::record::{Counted, Ended, Record, UnixMicros};
+use crate::journal::{JournalError, Position, Reader, remove_counted};
 use crate::store::{Charge, Place, Store, StoreError};
 
 /// Records that are looked at before the store is handed what was found: some tens of milliseconds
@@ -73,6 +73,27 @@ impl Folding {
             counted += store.fold(&journal, &batch.charges, batch.upto)?.counted;
             self.batch = None;
         }
+    }
+
+    /// Removes what has been counted and ended before a time.
+    ///
+    /// # Errors
+    /// [`FoldError`].
+    pub(crate) fn remove_counted(
+        &self,
+        store: &mut Store,
+        before: UnixMicros,
+    ) -> Result<(), FoldError> {
+        let Some(journal) = &self.journal else {
+            return Ok(());
+        };
+        let place = store.folded(journal)?;
+        let counted = Position {
+            segment: place.segment,
+            offset: place.offset,
+        };
+        remove_counted(&self.data_dir, counted, before)?;
+        Ok(())
     }
 
     /// The journal's name; goes to where its folding stopped when it is first seen.

@@ -27,7 +27,7 @@ use crate::guarded::guarded;
 use crate::line::Line;
 use crate::prepare::{Endpoint, Order};
 use crate::refuse;
-use crate::store::Digest;
+use crate::store::{Digest, Store};
 
 const IDEMPOTENCY_KEY: HeaderName = HeaderName::from_static("idempotency-key");
 
@@ -294,12 +294,11 @@ async fn look_up(app: &App, tenant: TenantId, repeat: Repeat, recording: &Arc<Re
     let clock = app.desk.clock();
     let now = clock.now();
     let since = clock.unix_micros(now).saturating_sub(REPLAY_US);
-    let asked = app
-        .replays
-        .ask(move |store| store.replay(&name, &repeat.name, since));
+    let look = move |store: &mut Store| store.replay(&name, &repeat.name, since);
+    let asked = app.replays.ask_unless_busy(look);
     let replay = match tokio::time::timeout(LOOK_UP_MAX, asked).await {
-        Ok(Ok(Some(replay))) => replay,
-        Ok(Ok(None) | Err(_)) | Err(_) => return Kind::First,
+        Ok(Some(Ok(Some(replay)))) => replay,
+        Ok(Some(Ok(None) | Err(_)) | None) | Err(_) => return Kind::First,
     };
     if replay.body_hash != repeat.body_hash {
         return Kind::Other;

@@ -12,6 +12,7 @@ mod lock;
 mod reader;
 pub mod record;
 mod recovery;
+mod removal;
 mod repair;
 mod segment;
 #[cfg(test)]
@@ -32,7 +33,9 @@ use self::lock::Lock;
 use self::reader::Shelf;
 pub use self::reader::{Entry, Reader};
 use self::record::{Record, UnixMicros};
+pub(crate) use self::recovery::Left;
 use self::recovery::{Wish, recover};
+pub use self::removal::remove_counted;
 pub use self::repair::{Repaired, RepairedSegment, repair};
 pub use self::segment::{BadHeader, JournalId, Position};
 pub use self::verify::{Account, Fault, verify};
@@ -73,8 +76,8 @@ pub(crate) struct Journal {
 }
 
 impl Journal {
-    /// Opens the journal of a data folder, which is made if it is missing, and says how many
-    /// requests a process before this one left in flight.
+    /// Opens the journal of a data folder, which is made if it is missing, and says what lives of
+    /// the gateway before this one have left.
     ///
     /// # Errors
     /// [`JournalError`]; nothing was changed then.
@@ -82,7 +85,7 @@ impl Journal {
         data_dir: &Path,
         settings: Settings,
         clock: Clock,
-    ) -> Result<(Self, usize), JournalError> {
+    ) -> Result<(Self, Left), JournalError> {
         let lock = Lock::take(data_dir)?;
         Self::open_on(Shelf::of(data_dir), lock, settings, clock)
     }
@@ -92,7 +95,7 @@ impl Journal {
         lock: Lock,
         settings: Settings,
         clock: Clock,
-    ) -> Result<(Self, usize), JournalError> {
+    ) -> Result<(Self, Left), JournalError> {
         let recovered = recover(
             shelf.clone(),
             Wish {
@@ -125,7 +128,7 @@ impl Journal {
             synced: on_disk,
             writing: Mutex::new(Some((thread, lock))),
         };
-        Ok((journal, recovered.interrupted.len()))
+        Ok((journal, recovered.left))
     }
 
     /// The number of this life of the gateway, greater than that of every one before.

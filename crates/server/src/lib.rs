@@ -23,6 +23,7 @@ mod keeper;
 mod line;
 mod listen;
 mod metrics;
+mod past;
 mod prepare;
 mod receive;
 mod refuse;

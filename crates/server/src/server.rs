@@ -26,10 +26,11 @@ use crate::desk::Desk;
 use crate::folding::{FoldError, Folding};
 use crate::idempotent::Answers;
 use crate::identity::{Identity, KeyRing};
-use crate::journal::{Journal, JournalError};
+use crate::journal::{Journal, JournalError, Left};
 use crate::keeper;
 use crate::listen::{Closing, Door, accept};
 use crate::metrics::Metrics;
+use crate::past;
 use crate::reload::{self, ConfigFile};
 use crate::repeats::Repeats;
 use crate::replicas::{self, Blueprint, Fleet};
@@ -145,7 +146,7 @@ impl Server {
             .map_err(|source| StartError::Listen { address, source })?;
         let admin = bind_admin(config.admin.as_ref().map(|admin| admin.listen)).await?;
         let clock = Clock::start();
-        let journal = open_journal(&config, clock)?;
+        let (journal, left) = open_journal(&config, clock)?;
         let (folding, stores, directory) = open_store(&config).await?;
         let names = config
             .models
@@ -163,6 +164,7 @@ impl Server {
         let app = app(&config, &blueprints, Arc::clone(&desk), (clerk, shared));
         let app = Arc::new(app);
         app.roster.enlist(&app, directory);
+        past::remember(&desk, &left.recent, weights(&config.fairness));
         let own = first_tariff(own, &app).await?;
         app.clerk
             .begin(ear, own, folding, &app)
@@ -310,18 +312,18 @@ impl Server {
     }
 }
 
-/// Opens the ledger's journal, and says what a process before this one left.
-fn open_journal(config: &Config, clock: Clock) -> Result<Journal, JournalError> {
-    let (journal, interrupted) = Journal::open(&config.data_dir, config.ledger.settings(), clock)?;
-    if interrupted > 0 {
+/// Opens the ledger's journal, and says what a process before this one left in flight.
+fn open_journal(config: &Config, clock: Clock) -> Result<(Journal, Left), JournalError> {
+    let (journal, left) = Journal::open(&config.data_dir, config.ledger.settings(), clock)?;
+    if left.interrupted > 0 {
         tracing::warn!(
             target: "tollgate::ledger",
-            interrupted,
+            interrupted = left.interrupted,
             "the process before this one died; what it had in flight is charged what its last \
              marks prove"
         );
     }
-    Ok(journal)
+    Ok((journal, left))
 }
 
 async fn bind_admin(address: Option<SocketAddr>) -> Result<Option<TcpListener>, StartError> {

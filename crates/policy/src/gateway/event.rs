@@ -5,6 +5,7 @@ use crate::bucket::Level;
 use crate::budget::Tariff;
 use crate::ids::{KeyId, ModelId, ReplicaId, RequestId, TenantId};
 use crate::outcome::{EngineEnding, Outcome};
+use crate::quota::Past;
 use crate::request::{Arrival, ClientEnding};
 use crate::route::Because;
 use crate::tenant::Tenant;
@@ -74,6 +75,13 @@ pub enum Event {
     Reconfigured(Box<Tenancy>),
     /// Prices or budgets have changed, or the ledger knows more of what was spent.
     Priced(Box<Tariff>),
+    /// What a tenant took of its rates before this gateway began: said before its first request.
+    Remembered {
+        /// Who.
+        tenant: TenantId,
+        /// What.
+        past: Past,
+    },
     /// Whether what is served can be written down from now on.
     Books(Books),
     /// The gateway is to go away.

@@ -126,6 +126,7 @@ pub struct Reader {
     shelf: Shelf,
     journal: Option<JournalId>,
     at: At,
+    until: Option<Position>,
 }
 
 #[derive(Debug)]
@@ -158,12 +159,19 @@ impl Reader {
             shelf,
             journal: None,
             at: At::Oldest,
+            until: None,
         }
     }
 
     /// Which journal it is, once a record has been read or a position was sought.
     pub fn journal(&self) -> Option<JournalId> {
         self.journal
+    }
+
+    /// Reads no further than to here from now on. What lies behind what is known to be on disk can
+    /// still be taken back by a power cut, so whoever remembers how far they read must not go there.
+    pub fn until(&mut self, limit: Position) {
+        self.until = Some(limit);
     }
 
     /// Goes to a position that an [`Entry`] named; the default one is the oldest record.
@@ -217,6 +225,9 @@ impl Reader {
                 continue;
             };
             let at = inside.position();
+            if self.until.is_some_and(|limit| at >= limit) {
+                return Ok(None);
+            }
             let read = inside.frames.next();
             match read.map_err(|error| self.shelf.io("read", error))? {
                 Next::Frame(frame) if inside.accepts(frame.sequence) => {

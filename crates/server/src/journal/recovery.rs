@@ -4,7 +4,10 @@
 //! first records are the ends of what was in flight. Nothing is written before that segment has its
 //! name, so recovery that dies is begun again, and gives the same.
 
+use std::collections::VecDeque;
 use std::hash::{BuildHasher as _, Hasher as _, RandomState};
+
+use tollgate_policy::units::Micros;
 
 use super::error::JournalError;
 use super::reader::{Reader, Shelf};
@@ -22,14 +25,38 @@ pub(super) struct Wish {
     pub(super) segment_max: u64,
 }
 
+/// How long ago an end may be that still bears on a limit: a debt of an hour is more than any
+/// tenant can run up.
+const RECENT: Micros = Micros::from_secs(3600);
+
+/// Recent ends that are kept at most: the busiest minute of the busiest gateway.
+const RECENT_MAX: usize = 100_000;
+
 /// A journal that goes on.
 #[derive(Debug)]
 pub(super) struct Recovered {
     pub(super) writer: Writer,
     /// The life of the gateway that writes it.
     pub(super) boot: u32,
-    /// The ends of requests that were in flight.
-    pub(super) interrupted: Vec<Ended>,
+    pub(super) left: Left,
+}
+
+/// What lives of the gateway before this one have left.
+#[derive(Debug, Default)]
+pub(crate) struct Left {
+    /// Requests that were in flight when the last one died.
+    pub(crate) interrupted: usize,
+    /// What ended lately, the interrupted ones included, in the order of the journal.
+    pub(crate) recent: Vec<Ended>,
+}
+
+/// What is read of a journal before it is gone on with.
+#[derive(Debug, Default)]
+struct End {
+    /// The number of the next record.
+    sequence: u64,
+    in_flight: InFlight,
+    recent: VecDeque<Ended>,
 }
 
 /// Begins a journal, or goes on with it.
@@ -37,21 +64,21 @@ pub(super) fn recover(shelf: Shelf, wish: Wish) -> Result<Recovered, JournalErro
     let make = shelf.disk.make();
     make.map_err(|error| shelf.io("write", error))?;
     let headers = shelf.headers()?;
-    let (to, in_flight) = match headers.last() {
-        None => (beginning(wish.boot), InFlight::default()),
+    let end = read_end(&shelf, &headers, wish.now)?;
+    let to = match headers.last() {
+        None => beginning(wish.boot),
         Some(last) => {
-            let (sequence, in_flight) = read_end(&shelf, &headers)?;
             let boots = headers.iter().map(|header| header.boot).max();
-            let to = Continue {
+            Continue {
                 journal: last.journal,
                 boot: boots.map_or(wish.boot, |boot| wish.boot.max(boot + 1)),
                 segment: last.number + 1,
-                sequence,
-            };
-            (to, in_flight)
+                sequence: end.sequence,
+            }
         }
     };
-    let interrupted: Vec<_> = in_flight
+    let interrupted: Vec<_> = end
+        .in_flight
         .into_each()
         .map(|(started, mark)| Ended::interrupted(started, mark))
         .collect();
@@ -63,32 +90,42 @@ pub(super) fn recover(shelf: Shelf, wish: Wish) -> Result<Recovered, JournalErro
     records.extend(interrupted.iter().cloned().map(Record::Ended));
     remove_unfinished(&shelf)?;
     let writer = Writer::begin(shelf, to, &records, (wish.segment_max, wish.now))?;
+    let left = Left {
+        interrupted: interrupted.len(),
+        recent: end.recent.into_iter().chain(interrupted).collect(),
+    };
     Ok(Recovered {
         writer,
         boot: to.boot,
-        interrupted,
+        left,
     })
 }
 
-/// The number of the next record, and what was in flight. The last segment says again what was in
-/// flight when it began, so older ones need not be read; but the one before it is, to see that all
-/// is there up to where the last begins.
-fn read_end(shelf: &Shelf, headers: &[Header]) -> Result<(u64, InFlight), JournalError> {
-    let mut reader = Reader::of(shelf.clone());
+/// Reads the end of a journal. The last segment says again what was in flight when it began, so
+/// older ones need not be read; but the one before it is, to see that all is there up to where the
+/// last begins.
+fn read_end(shelf: &Shelf, headers: &[Header], now: UnixMicros) -> Result<End, JournalError> {
+    let mut end = End::default();
     let from = headers.len().saturating_sub(2);
-    let mut in_flight = InFlight::default();
-    let mut next = 1;
-    if let Some(header) = headers.get(from) {
-        reader.seek(header.start())?;
-        next = header.first;
-    }
+    let Some(header) = headers.get(from) else {
+        return Ok(end);
+    };
+    let mut reader = Reader::of(shelf.clone());
+    reader.seek(header.start())?;
     while let Some(entry) = reader.next()? {
-        in_flight.note(&entry.record);
+        end.in_flight.note(&entry.record);
+        if let Record::Ended(ended) = entry.record
+            && ended.ended().after(RECENT) >= now
+        {
+            if end.recent.len() == RECENT_MAX {
+                end.recent.pop_front();
+            }
+            end.recent.push_back(ended);
+        }
     }
-    if let Some((_, _, Some(expected))) = reader.tail() {
-        next = expected;
-    }
-    Ok((next, in_flight))
+    let next = reader.tail().and_then(|(_, _, expected)| expected);
+    end.sequence = next.unwrap_or(header.first);
+    Ok(end)
 }
 
 fn beginning(boot: u32) -> Continue {

@@ -65,13 +65,15 @@ fn ended(number: u64, output: u64) -> Ended {
 
 /// The ends among records.
 fn ends(records: &[Record]) -> Vec<&Ended> {
-    let end = |record| match record {
-        &Record::Ended(ref ended) => Some(ended),
-        Record::Opened(_)
-        | Record::Started(_)
-        | Record::Carried(..)
-        | Record::Mark(_)
-        | Record::Lost(_) => None,
-    };
+    fn end(record: &Record) -> Option<&Ended> {
+        match record {
+            Record::Ended(ended) => Some(ended),
+            Record::Opened(_)
+            | Record::Started(_)
+            | Record::Carried(..)
+            | Record::Mark(_)
+            | Record::Lost(_) => None,
+        }
+    }
     records.iter().filter_map(end).collect()
 }

@@ -1,6 +1,7 @@
 //! One row for each admitted request, with what it really used.
 
 use serde_json::{Value, json};
+use tollgate_engine::fake::Faults;
 
 use crate::support::chat::{keyed, say, short, stream};
 use crate::support::http::Request;
@@ -200,4 +201,25 @@ async fn a_long_answer_is_marked_as_it_goes() {
     let row = rig.ledger_row(&name).await;
     let (output, marked) = (row["output_tokens"].as_u64().unwrap(), marked.unwrap());
     assert!(0 < marked && marked <= output, "{marked} of {output}");
+}
+
+#[tokio::test]
+async fn a_debt_outlives_the_server_that_ran_it_up() {
+    let config = format!(
+        "{}tenants: [{{ name: payer, keys: [{{ env: PAYER }}], limits: {{ tpm: 100 }} }}]\n",
+        OPEN.replace("anonymous: allow", "anonymous: deny")
+    );
+    let rig = Rig::start(&config).await;
+    let members = json!({"ignore_eos": true, "max_tokens": 3000});
+    let spent = rig.send(&keyed(say(members), &key("PAYER"))).await;
+    assert_eq!(spent.status(), 200, "{}", spent.text());
+    let folder = rig.drain().await.into_folder();
+    let rig = Rig::start_in(folder, &config, Faults::default()).await;
+    let refused = rig.send(&keyed(short(), &key("PAYER"))).await;
+    assert_eq!((refused.status(), refused.reason()), (429, "tokens"));
+    assert!(
+        refused.head.number("retry-after") > 60,
+        "{}",
+        refused.text()
+    );
 }

@@ -10,7 +10,7 @@ use crate::journal::reader::{Reader, Shelf};
 use crate::journal::record::{Record, UnixMicros};
 use crate::journal::recovery::{Recovered, Wish, recover};
 use crate::journal::segment::HEADER;
-use crate::journal::{BadHeader, JournalError, repair, verify};
+use crate::journal::{BadHeader, JournalError, Position, remove_counted, repair, verify};
 
 const SEGMENT_MAX: u64 = 2_000;
 
@@ -84,7 +84,7 @@ fn a_torn_end_is_passed_over_and_everything_before_it_is_kept() {
         assert_eq!(ends(&read(folder.path()).unwrap()).len(), 3);
     }
     let recovered = open(folder.path()).unwrap();
-    assert_eq!(recovered.interrupted.len(), 1);
+    assert_eq!(recovered.left.interrupted, 1);
     assert_eq!(ends(&read(folder.path()).unwrap()).len(), 4);
     assert!(verify(folder.path()).is_right());
 }
@@ -95,7 +95,7 @@ fn garbage_after_the_end_is_passed_over() {
     let paths = written(folder.path(), 2);
     let last = paths.last().unwrap();
     change(last, |bytes| bytes.extend([0; 500]));
-    assert_eq!(open(folder.path()).unwrap().interrupted.len(), 1);
+    assert_eq!(open(folder.path()).unwrap().left.interrupted, 1);
     assert_eq!(ends(&read(folder.path()).unwrap()).len(), 3);
 }
 
@@ -217,6 +217,50 @@ fn a_missing_segment_is_written_down_as_lost() {
     let account = verify(folder.path());
     assert!(account.is_right(), "{account:?}");
     assert_eq!(account.lost, done.lost);
+}
+
+#[test]
+fn only_what_is_old_and_counted_is_removed_and_never_the_last_two() {
+    let folder = tempfile::tempdir().unwrap();
+    let paths = written(folder.path(), 120);
+    let all = paths.len();
+    assert!(all > 4);
+    let remove = |segment, ended_before| {
+        let counted = Position { segment, offset: 0 };
+        remove_counted(folder.path(), counted, UnixMicros::new(ended_before)).unwrap()
+    };
+    assert_eq!(remove(1, 2), 0, "nothing is counted");
+    assert_eq!(remove(3, 1), 0, "nothing is old");
+    assert_eq!(remove(3, 2), 2);
+    assert_eq!(segments(folder.path()), paths[2..]);
+    assert_eq!(remove(u64::MAX, 2), all - 4);
+    assert_eq!(segments(folder.path()), paths[all - 2..]);
+    let mut reader = Reader::open(folder.path());
+    let gone = reader.seek(Position {
+        segment: 1,
+        offset: 60,
+    });
+    assert!(matches!(gone, Err(JournalError::Gone { .. })));
+    assert_eq!(open(folder.path()).unwrap().left.interrupted, 1);
+    assert!(verify(folder.path()).is_right());
+}
+
+#[test]
+fn a_reader_stops_where_it_is_told_to_and_goes_on_when_it_is_told_again() {
+    let folder = tempfile::tempdir().unwrap();
+    written(folder.path(), 20);
+    let mut reader = Reader::open(folder.path());
+    let mut all = Vec::new();
+    while let Some(entry) = reader.next().unwrap() {
+        all.push(entry);
+    }
+    let mut bounded = Reader::open(folder.path());
+    for (n, entry) in all.iter().enumerate() {
+        bounded.until(entry.next);
+        assert_eq!(bounded.next().unwrap().as_ref(), Some(entry), "{n}");
+        // The next segment may have begun, of which nothing is let out yet.
+        assert_eq!(bounded.next().unwrap(), None, "{n}");
+    }
 }
 
 proptest! {

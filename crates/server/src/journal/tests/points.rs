@@ -214,12 +214,12 @@ fn a_second_recovery_finds_nothing_more_to_end() {
     first.writer.commit(&records, UnixMicros::new(1)).unwrap();
     drop(first);
     let second = open(disk.shelf()).unwrap();
-    assert_eq!(second.interrupted.len(), 1);
-    assert_eq!(second.interrupted[0].used, used(5));
+    assert_eq!(second.left.interrupted, 1);
+    assert_eq!(second.left.recent.last().unwrap().used, used(5));
     assert!(second.boot > 7, "a life has a number of its own");
     drop(second);
     let third = open(disk.shelf()).unwrap();
-    assert_eq!(third.interrupted, []);
+    assert_eq!(third.left.interrupted, 0);
     assert_eq!(ends(&read(disk.shelf())).len(), 2);
 }
 
@@ -238,8 +238,8 @@ fn what_is_in_flight_is_known_from_the_last_segment_alone() {
     }
     drop(first);
     let second = open(disk.shelf()).unwrap();
-    assert_eq!(second.interrupted.len(), 1);
-    assert_eq!(second.interrupted[0].used, used(4));
+    assert_eq!(second.left.interrupted, 1);
+    assert_eq!(second.left.recent.last().unwrap().used, used(4));
 }
 
 #[test]

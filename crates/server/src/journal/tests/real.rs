@@ -6,22 +6,22 @@ use super::{ended, ends, started};
 use crate::clock::Clock;
 use crate::journal::record::Record;
 use crate::journal::segment::Position;
-use crate::journal::{Health, Journal, Reader, Settings};
+use crate::journal::{Health, Journal, Left, Reader, Settings};
 
 const SETTINGS: Settings = Settings {
     sync: Duration::from_millis(20),
     segment_max: 4_000,
 };
 
-fn open(folder: &std::path::Path) -> (Journal, usize) {
+fn open(folder: &std::path::Path) -> (Journal, Left) {
     Journal::open(folder, SETTINGS, Clock::start()).unwrap()
 }
 
 #[tokio::test]
 async fn what_is_handed_in_is_on_disk_soon_and_can_be_read_from_where_one_stopped() {
     let folder = tempfile::tempdir().unwrap();
-    let (journal, interrupted) = open(folder.path());
-    assert_eq!(interrupted, 0);
+    let (journal, left) = open(folder.path());
+    assert_eq!(left.interrupted, 0);
     let mut synced = journal.synced();
     let mut reader = Reader::open(folder.path());
     let mut stopped = Position::default();
