@@ -304,24 +304,11 @@ impl Rejection {
                 Some("insufficient_quota"),
                 "budget",
             ),
-            Self::IdempotencyReuse => refused(
-                422,
-                "invalid_request_error",
-                Some("idempotency_key_reused"),
-                "idempotency_reuse",
-            ),
-            Self::IdempotencyTooLong => refused(
-                409,
-                "invalid_request_error",
-                Some("idempotency_answer_too_long"),
-                "idempotency_too_long",
-            ),
-            Self::KeyScope => refused(
-                403,
-                "invalid_request_error",
-                Some("insufficient_permissions"),
-                "key_scope",
-            ),
+            Self::IdempotencyReuse => invalid(422, "idempotency_key_reused", "idempotency_reuse"),
+            Self::IdempotencyTooLong => {
+                invalid(409, "idempotency_answer_too_long", "idempotency_too_long")
+            }
+            Self::KeyScope => invalid(403, "insufficient_permissions", "key_scope"),
             Self::Concurrency => over_quota("concurrency"),
             Self::RetryBudget => unavailable("retry_budget"),
             Self::QueueFull => unavailable("queue_full"),
@@ -377,6 +364,11 @@ const fn refused(
         level: Level::Info,
         retry_after: false,
     }
+}
+
+/// A request that the caller can mend, of the kind that most are.
+const fn invalid(status: u16, code: &'static str, reason: &'static str) -> Row {
+    refused(status, "invalid_request_error", Some(code), reason)
 }
 
 /// 429: the tenant is over its contract, and can do something about it.

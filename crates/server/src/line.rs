@@ -36,7 +36,8 @@ pub(crate) struct Line {
     fence: AtomicU64,
     /// The request whose first token is in the next write; `NOBODY` when none is.
     first_token: AtomicU64,
-    /// Where to tell at once what is written to nobody in particular: there is no socket to wait for.
+    /// Where to tell at once what is written to nobody in particular: there is no socket to wait
+    /// for.
     detached: Option<Weak<Desk>>,
     /// The request whose last byte is in the next flush. Dropped with the connection, its client
     /// has gone before it had all of its answer.

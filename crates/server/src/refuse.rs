@@ -208,7 +208,8 @@ pub(crate) fn rejected(rejection: Rejection) -> String {
             "your requests in flight hold what is left of your budget; wait for one to end"
         }
         Rejection::IdempotencyReuse => {
-            "this Idempotency-Key was sent with another body before; use a new key for a new request"
+            "this Idempotency-Key was sent with another body before; use a new key for a new \
+             request"
         }
         Rejection::IdempotencyTooLong => {
             "the answer to this Idempotency-Key was too long to be kept; it was made once, and is \

@@ -90,10 +90,8 @@ async fn a_client_whose_link_was_cut_gets_the_answer_that_was_made_meanwhile() {
 #[tokio::test]
 async fn the_same_key_with_another_body_is_refused_and_for_another_tenant_is_another_key() {
     let config = FAST.replace("anonymous: allow", "anonymous: deny");
-    let rig = Rig::start(&format!(
-        "{config}tenants: [{{ name: a, keys: [{{ env: A }}] }}, {{ name: b, keys: [{{ env: B }}] }}]\n"
-    ))
-    .await;
+    let tenant = |name| format!("  - {{ name: {name}, keys: [{{ env: {name} }}] }}\n");
+    let rig = Rig::start(&format!("{config}tenants:\n{}{}", tenant("A"), tenant("B"))).await;
     let ask = |tokens: u32, who: &str| {
         let request = with_key(say(json!({"max_tokens": tokens, "ignore_eos": true})), "k");
         keyed(request, &key(who))
