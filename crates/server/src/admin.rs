@@ -115,10 +115,10 @@ fn page(content: &impl Serialize) -> Response {
 }
 
 /// A body, read; or what is wrong with it.
-fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Response> {
+fn read<T: DeserializeOwned>(body: &Bytes) -> Result<T, Box<Response>> {
     serde_json::from_slice(body).map_err(|error| {
         let how = format!("the body is not what this path takes: {error}");
-        fail(StatusCode::BAD_REQUEST, "bad_request", &how)
+        Box::new(fail(StatusCode::BAD_REQUEST, "bad_request", &how))
     })
 }
 

@@ -296,9 +296,9 @@ async fn look_up(app: &App, tenant: TenantId, repeat: Repeat, recording: &Arc<Re
     let since = clock.unix_micros(now).saturating_sub(REPLAY_US);
     let look = move |store: &mut Store| store.replay(&name, &repeat.name, since);
     let asked = app.replays.ask_unless_busy(look);
-    let replay = match tokio::time::timeout(LOOK_UP_MAX, asked).await {
-        Ok(Some(Ok(Some(replay)))) => replay,
-        Ok(Some(Ok(None) | Err(_)) | None) | Err(_) => return Kind::First,
+    // Unknown, or nobody can say in time: both make it a first one.
+    let Ok(Some(Ok(Some(replay)))) = tokio::time::timeout(LOOK_UP_MAX, asked).await else {
+        return Kind::First;
     };
     if replay.body_hash != repeat.body_hash {
         return Kind::Other;

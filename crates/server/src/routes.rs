@@ -96,13 +96,10 @@ async fn usage(State(app): State<Arc<App>>, request: Request) -> Response {
         Ok(caller) => caller,
         Err(turned) => return app.turn_away(visit, &turned, None),
     };
-    let terms = match Query::try_from_uri(&parts.uri) {
-        Ok(Query(terms)) => terms,
-        Err(_) => {
-            let message = "the address asks for what this path does not know; use by, from and to";
-            let turned = Turned::new(Rejection::BadRequest, message).of(caller.tenant);
-            return app.turn_away(visit, &turned, None);
-        }
+    let Ok(Query(terms)) = Query::try_from_uri(&parts.uri) else {
+        let message = "the address asks for what this path does not know; use by, from and to";
+        let turned = Turned::new(Rejection::BadRequest, message).of(caller.tenant);
+        return app.turn_away(visit, &turned, None);
     };
     let name = app
         .desk

@@ -33,7 +33,7 @@ pub(super) async fn create_tenant(
 ) -> Response {
     let row: TenantRow = match read(&body) {
         Ok(row) => row,
-        Err(response) => return response,
+        Err(response) => return *response,
     };
     let configured = app.roster.is_configured(&row.name);
     if configured {
@@ -58,7 +58,7 @@ pub(super) async fn change_tenant(
 ) -> Response {
     let row: TenantRow = match read(&body) {
         Ok(row) => row,
-        Err(response) => return response,
+        Err(response) => return *response,
     };
     if row.name != name {
         let how = "the name in the body is not that in the path; a tenant keeps its name";
@@ -118,7 +118,7 @@ pub(super) async fn create_key(
 ) -> Response {
     let key: NewKey = match read(&body) {
         Ok(key) => key,
-        Err(response) => return response,
+        Err(response) => return *response,
     };
     change(&app, StatusCode::CREATED, move |store| {
         store.create_key(&key, &actor).map(Shown::from)
@@ -146,7 +146,7 @@ pub(super) async fn rotate_key(
     };
     let overlap = match asked {
         Ok(overlap) => overlap.overlap_seconds.saturating_mul(1_000_000),
-        Err(response) => return response,
+        Err(response) => return *response,
     };
     change(&app, StatusCode::CREATED, move |store| {
         let until = actor.at_us.saturating_add(overlap);
@@ -175,7 +175,7 @@ pub(super) async fn expire_key(
 ) -> Response {
     let expiry: Expiry = match read(&body) {
         Ok(expiry) => expiry,
-        Err(response) => return response,
+        Err(response) => return *response,
     };
     change(&app, StatusCode::OK, move |store| {
         store.expire_key(&id, expiry.expires_us, &actor)?;

@@ -16,6 +16,9 @@ use crate::store::{Location, PriceRow};
 /// The name of the SQLite file in the data folder.
 const FILE: &str = "tollgate.db";
 
+/// How long single requests are kept unless something else is said: thirty days.
+const REQUEST_LOG: Micros = Micros::from_secs(30 * 86_400);
+
 /// The most that anything may cost: a thousand dollars for a million tokens.
 const PRICE_MAX: NanoUsd = NanoUsd::new(1_000_000_000_000);
 
@@ -42,7 +45,7 @@ impl Default for StoreConfig {
     fn default() -> Self {
         Self {
             server: None,
-            request_log: Micros::from_secs(30 * 86_400),
+            request_log: REQUEST_LOG,
         }
     }
 }
@@ -65,7 +68,7 @@ impl StoreConfig {
                     .optional("request_log", |value| {
                         value.duration(hours(1)..=hours(87_600))
                     })
-                    .unwrap_or(Self::default().request_log),
+                    .unwrap_or(REQUEST_LOG),
             }
         })
     }

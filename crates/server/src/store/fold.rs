@@ -177,12 +177,13 @@ impl Scope<'_> {
 pub(super) fn watermark(database: &mut dyn Database, journal: &str) -> Result<Place, Failure> {
     let sql = "SELECT folded, segment, position FROM journals WHERE id = $1";
     let rows = database.query(sql, &[Value::text(journal)])?;
-    rows.first().map_or(Ok(Place::default()), |row| {
-        Ok(Place {
-            number: row.count(0)?,
-            segment: row.count(1)?,
-            offset: row.count(2)?,
-        })
+    let Some(row) = rows.first() else {
+        return Ok(Place::default());
+    };
+    Ok(Place {
+        number: row.count(0)?,
+        segment: row.count(1)?,
+        offset: row.count(2)?,
     })
 }
 

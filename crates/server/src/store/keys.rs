@@ -192,7 +192,7 @@ impl Store {
     /// [`DirectoryError`]; then nothing was changed.
     pub fn expire_key(&mut self, id: &str, at_us: u64, by: &Actor) -> Result<(), DirectoryError> {
         let sql = "UPDATE keys SET expires_us = $2 WHERE id = $1 AND revoked_us IS NULL";
-        self.change_key(sql, id, at_us, by, "key.expire")
+        self.change_key(sql, (id, at_us), by, "key.expire")
     }
 
     /// Revokes a key: it is good for nothing any more.
@@ -201,14 +201,13 @@ impl Store {
     /// [`DirectoryError`]; then nothing was changed.
     pub fn revoke_key(&mut self, id: &str, by: &Actor) -> Result<(), DirectoryError> {
         let sql = "UPDATE keys SET revoked_us = $2 WHERE id = $1 AND revoked_us IS NULL";
-        self.change_key(sql, id, by.at_us, by, "key.revoke")
+        self.change_key(sql, (id, by.at_us), by, "key.revoke")
     }
 
     fn change_key(
         &mut self,
         sql: &str,
-        id: &str,
-        at_us: u64,
+        (id, at_us): (&str, u64),
         by: &Actor,
         action: &str,
     ) -> Result<(), DirectoryError> {

@@ -119,10 +119,10 @@ impl ToSql for Value {
 impl From<rusqlite::Error> for Failure {
     /// The message of SQLite alone: the statement and its values stay out of it.
     fn from(error: rusqlite::Error) -> Self {
-        let why = match &error {
-            rusqlite::Error::SqliteFailure(code, Some(text)) => format!("{text} ({code})"),
-            rusqlite::Error::SqliteFailure(code, None) => code.to_string(),
-            other => other.to_string(),
+        let why = if let rusqlite::Error::SqliteFailure(code, Some(text)) = &error {
+            format!("{text} ({code})")
+        } else {
+            error.to_string()
         };
         // A file can be opened again, which finds out whether it is there.
         Self { why, lost: true }
