@@ -169,7 +169,8 @@ impl Reader {
     }
 
     /// Reads no further than to here from now on. What lies behind what is known to be on disk can
-    /// still be taken back by a power cut, so whoever remembers how far they read must not go there.
+    /// still be taken back by a power cut, so whoever remembers how far they read must not go
+    /// there.
     pub fn until(&mut self, limit: Position) {
         self.until = Some(limit);
     }
@@ -177,7 +178,7 @@ impl Reader {
     /// Goes to a position that an [`Entry`] named; the default one is the oldest record.
     ///
     /// # Errors
-    /// [`JournalError::Gone`] where its segment has been removed, and as [`Reader::read`].
+    /// [`JournalError::Gone`] where its segment has been removed, and as [`Reader::next`].
     pub fn seek(&mut self, to: Position) -> Result<(), JournalError> {
         if to == Position::default() {
             self.at = At::Oldest;

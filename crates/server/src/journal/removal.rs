@@ -1,5 +1,5 @@
-//! Removes segments that are not needed any more: what they say has been counted elsewhere, and they
-//! are old.
+//! Removes segments that are not needed any more: what they say has been counted elsewhere, and
+//! they are old.
 
 use std::path::Path;
 
