@@ -12,7 +12,7 @@ pub(crate) struct Clock {
     started_unix: Micros,
 }
 
-/// Microseconds from the Unix epoch to now, for commands: a server has a [`Clock`].
+/// Microseconds from the Unix epoch to now: for commands, since a server has a clock of its own.
 pub fn unix_micros() -> u64 {
     Clock::start().started_unix.get()
 }

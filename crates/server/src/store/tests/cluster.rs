@@ -2,9 +2,13 @@
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
-use std::time::{Duration, Instant};
 
 use tempfile::TempDir;
+
+use crate::clock::unix_micros;
+
+/// How long a server may take to answer.
+const PATIENCE_US: u64 = 60_000_000;
 
 /// A server that ends with the test.
 #[derive(Debug)]
@@ -60,9 +64,9 @@ impl Cluster {
         server.args(["-c", "listen_addresses=", "-c", "fsync=off"]);
         server.stdout(Stdio::null()).stderr(Stdio::null());
         self.server = Some(server.spawn().unwrap());
-        let until = Instant::now() + Duration::from_secs(60);
+        let until = unix_micros() + PATIENCE_US;
         while !self.answers() {
-            assert!(Instant::now() < until, "PostgreSQL did not answer in time");
+            assert!(unix_micros() < until, "PostgreSQL did not answer in time");
             std::thread::yield_now();
         }
     }
