@@ -26,7 +26,7 @@ use crate::line::Line;
 use crate::prepare::{self, Endpoint};
 use crate::refuse;
 use crate::repeats::Repeats;
-use crate::roster::Roster;
+use crate::membership::Membership;
 use crate::spawn::Tasks;
 
 /// The shared state of all handlers.
@@ -35,7 +35,7 @@ pub(crate) struct App {
     pub(crate) desk: Arc<Desk>,
     /// Replaced as a whole when the configuration changes.
     pub(crate) callers: RwLock<Arc<Callers>>,
-    pub(crate) roster: Roster,
+    pub(crate) membership: Membership,
     pub(crate) repeats: Repeats,
     /// For whoever asks about usage, tenants and keys; those that count have a connection of their
     /// own.

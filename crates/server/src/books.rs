@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::journal::Journal;
 use crate::journal::record::{self, Counted, Ended, Mark, RequestName, Started, UnixMicros, Used};
 use crate::metrics::Metrics;
-use crate::roster::KeyNames;
+use crate::membership::KeyNames;
 
 /// The three of them.
 #[derive(Debug)]

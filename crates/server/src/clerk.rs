@@ -18,7 +18,7 @@ use tollgate_policy::units::{Micros, NanoUsd, Time};
 use crate::app::App;
 use crate::folding::{FoldError, Folding};
 use crate::journal::record::UnixMicros;
-use crate::roster::Budgeted;
+use crate::membership::Budgeted;
 use crate::store::{PriceRow, Replay, Scope, Store, StoreError};
 
 /// How often the store is looked at: a key that was revoked elsewhere is refused well within a
@@ -84,7 +84,7 @@ impl Clerk {
         folding: Folding,
         app: &Arc<App>,
     ) -> std::io::Result<()> {
-        let keep = app.roster.request_log();
+        let keep = app.membership.request_log();
         let mut work = Work {
             app: Arc::downgrade(app),
             store,
@@ -203,7 +203,7 @@ impl Work {
         let generation = self.store.generation()?;
         if self.generation != Some(generation) {
             let directory = self.store.directory()?;
-            app.roster.enlist(app, directory);
+            app.membership.enlist(app, directory);
             self.generation = Some(generation);
             self.priced = None;
         }
@@ -255,7 +255,7 @@ impl Work {
 pub(crate) fn tariff(store: &mut Store, app: &App) -> Result<Tariff, StoreError> {
     let clock = app.desk.clock();
     let now_us = clock.unix_micros(clock.now());
-    let (prices, budgets) = app.roster.money(app);
+    let (prices, budgets) = app.membership.money(app);
     let of_model = |name: &str| price_at(&prices, name, now_us);
     let mut allowances = Vec::new();
     for budgeted in &budgets {

@@ -224,7 +224,7 @@ fn needs_restart(running: &Config, new: &Config) -> Vec<&'static str> {
 /// Takes on a configuration that differs only in what may.
 async fn apply(config: Config, app: &App) {
     let prices = config.prices.clone();
-    app.roster.configure(app, config);
+    app.membership.configure(app, config);
     let kept = app.store.ask(move |store| store.set_prices(&prices)).await;
     if let Err(error) = kept {
         tracing::error!(%error, "the store did not take the prices; it has the old ones");

@@ -27,14 +27,14 @@ use crate::folding::{FoldError, Folding};
 use crate::idempotent::Answers;
 use crate::identity::{Identity, KeyRing};
 use crate::journal::{Journal, JournalError, Left};
-use crate::keeper;
+use crate::writable;
 use crate::listen::{Closing, Door, accept};
 use crate::metrics::Metrics;
 use crate::past;
 use crate::reload::{self, ConfigFile};
 use crate::repeats::Repeats;
 use crate::replicas::{self, Blueprint, Fleet};
-use crate::roster::{self, Roster};
+use crate::membership::{self, Membership};
 use crate::routes::router;
 use crate::spawn::Tasks;
 use crate::store::{Directory, Store, StoreError};
@@ -163,7 +163,7 @@ impl Server {
         let [own, shared] = stores;
         let app = app(&config, &blueprints, Arc::clone(&desk), (clerk, shared));
         let app = Arc::new(app);
-        app.roster.enlist(&app, directory);
+        app.membership.enlist(&app, directory);
         past::remember(&desk, &left.recent, weights(&config.fairness));
         let own = first_tariff(own, &app).await?;
         app.clerk
@@ -191,7 +191,7 @@ impl Server {
         }
         let timer = Arc::clone(&server.desk);
         server.run("timer", async move { timer.keep_time().await });
-        let keeper = keeper::keep(Arc::clone(&server.desk), server.config.ledger.on_failure);
+        let keeper = writable::keep(Arc::clone(&server.desk), server.config.ledger.on_failure);
         server.run("ledger", keeper);
         let places = server.config.server.max_connections;
         let door = server.door(router(Arc::clone(&server.app)), places);
@@ -404,7 +404,7 @@ async fn open_store(config: &Config) -> Result<(Folding, [Store; 2], Directory),
         Ok(opened) => opened?,
         Err(error) => std::panic::resume_unwind(error.into_panic()),
     };
-    let overlap = roster::overlap(config, &opened.2);
+    let overlap = membership::overlap(config, &opened.2);
     if !overlap.is_empty() {
         let names = overlap.into_iter().map(str::to_owned);
         return Err(StartError::Overlap(names.collect()));
@@ -468,12 +468,12 @@ fn app(
         });
     }
     App {
-        // Nobody, until the roster says who.
+        // Nobody, until the membership says who.
         callers: RwLock::new(Arc::new(Callers {
             identity: Identity::new(config.identity.clone(), KeyRing::default()),
             metrics_readers: config.metrics,
         })),
-        roster: Roster::new(Arc::clone(config)),
+        membership: Membership::new(Arc::clone(config)),
         clerk,
         store: SharedStore::new(store),
         answers: Answers::default(),

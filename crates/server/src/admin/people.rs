@@ -35,7 +35,7 @@ pub(super) async fn create_tenant(
         Ok(row) => row,
         Err(response) => return *response,
     };
-    let configured = app.roster.is_configured(&row.name);
+    let configured = app.membership.is_configured(&row.name);
     if configured {
         let how = format!(
             "the configuration has a tenant {}; use another name",

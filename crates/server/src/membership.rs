@@ -24,7 +24,7 @@ use crate::store::{Directory, KeyRow, PriceRow, TenantRow};
 
 /// The list.
 #[derive(Debug)]
-pub(crate) struct Roster(Mutex<Sources>);
+pub(crate) struct Membership(Mutex<Sources>);
 
 /// What the list is made of.
 #[derive(Debug)]
@@ -77,7 +77,7 @@ pub(crate) fn overlap<'d>(config: &Config, directory: &'d Directory) -> Vec<&'d 
     both.map(String::as_str).collect()
 }
 
-impl Roster {
+impl Membership {
     pub(crate) fn new(config: Arc<Config>) -> Self {
         Self(Mutex::new(Sources {
             config,
