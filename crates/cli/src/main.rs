@@ -4,12 +4,20 @@ mod banner;
 mod bench;
 mod check;
 mod doctor;
+mod ledger;
+mod logging;
 mod logging;
 mod model_file;
+mod model_file;
+mod people;
+mod place;
 mod report;
 mod serve;
+mod serve;
 mod sim;
+mod table;
 mod terminal;
+mod usage;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -39,6 +47,7 @@ Examples:
   tollgate bench flood                      what a quiet tenant gets beside one that floods
   tollgate sim scenarios/herd.yaml          a scenario on a virtual clock, by the same policy
   tollgate report runs/ --out report.html   what recorded runs show, on one page
+  tollgate ledger verify                    recounts all that was served
 
 Then point any OpenAI client at http://127.0.0.1:8080/v1";
 
@@ -98,6 +107,21 @@ enum Verb {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
+    /// Make, list, rotate, expire and revoke keys of the store's tenants.
+    #[command(subcommand)]
+    Keys(people::KeysVerb),
+    /// Add, change, list and remove tenants of the store, beside those in a configuration.
+    #[command(subcommand)]
+    Tenants(people::TenantsVerb),
+    /// Sum what was used, by tenant, model and time.
+    ///
+    /// Usage is kept for ever, by the hour of UTC in which a request ended. What a gateway has
+    /// written down and not yet counted is counted first.
+    Usage(usage::UsageArgs),
+    /// What a tenant owes for a month.
+    Invoice(usage::InvoiceArgs),
+    /// Read the ledger of a data folder, recount it, or repair it.
+    Ledger(ledger::LedgerArgs),
 }
 
 /// Flags of `serve`. They win over the configuration.
@@ -135,5 +159,10 @@ fn main() -> ExitCode {
         Verb::Doctor { config } => doctor::doctor(&config),
         Verb::KeepEngine { command } => keeper::keep(&command),
         Verb::Sim(args) => sim::sim(args),
+        Verb::Keys(verb) => people::keys(verb),
+        Verb::Tenants(verb) => people::tenants(verb),
+        Verb::Usage(args) => usage::usage(&args),
+        Verb::Invoice(args) => usage::invoice(&args),
+        Verb::Ledger(args) => ledger::ledger(&args),
     }
 }

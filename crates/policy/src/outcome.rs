@@ -94,6 +94,8 @@ pub enum Outcome {
     ReplicaRefused(u16),
     /// Stopped by a bound on time.
     Fenced(Fence),
+    /// Answered by what was made for another with the same idempotency key.
+    Repeated,
     /// A fault of ours: the handler of the request panicked.
     Bug,
 }
@@ -149,6 +151,17 @@ pub enum Rejection {
     },
     /// As much KV over time in flight as the tenant may have.
     KvInFlight,
+    /// All that the tenant, or its key, may spend in this day or month is spent: no wait that a
+    /// client would take helps.
+    InsufficientQuota,
+    /// What is left of the budget is held by requests in flight.
+    BudgetInFlight,
+    /// The idempotency key came with another body before.
+    IdempotencyReuse,
+    /// The answer to the idempotency key was too long to be kept.
+    IdempotencyTooLong,
+    /// The key is not good for this.
+    KeyScope,
     /// As many requests at once as the tenant may have.
     Concurrency,
     /// Too many of the last minute's requests were retries, and this is one more.
@@ -159,6 +172,8 @@ pub enum Rejection {
     Capacity,
     /// The gateway is going away.
     Draining,
+    /// What is served can't be written down.
+    NoBooks,
     /// No replica of the model is up.
     NoReplica,
 }
@@ -259,6 +274,11 @@ impl Outcome {
                 retry_after: true,
                 ..ended(503, "drain_fence")
             },
+            Self::Repeated => Row {
+                ledger: LedgerEffect::None,
+                level: Level::Info,
+                ..ended(200, "repeated")
+            },
             Self::Bug => ended(500, "bug"),
         }
     }
@@ -325,11 +345,24 @@ impl Rejection {
             Self::RequestRate => over_quota("requests"),
             Self::TokenRate | Self::PromptExceedsRate { .. } => over_quota("tokens"),
             Self::KvInFlight => over_quota("kv"),
+            Self::BudgetInFlight => over_quota("budget_in_flight"),
+            Self::InsufficientQuota => refused(
+                429,
+                "insufficient_quota",
+                Some("insufficient_quota"),
+                "budget",
+            ),
+            Self::IdempotencyReuse => invalid(422, "idempotency_key_reused", "idempotency_reuse"),
+            Self::IdempotencyTooLong => {
+                invalid(409, "idempotency_answer_too_long", "idempotency_too_long")
+            }
+            Self::KeyScope => invalid(403, "insufficient_permissions", "key_scope"),
             Self::Concurrency => over_quota("concurrency"),
             Self::RetryBudget => unavailable("retry_budget"),
             Self::QueueFull => unavailable("queue_full"),
             Self::Capacity => unavailable("capacity"),
             Self::Draining => unavailable("draining"),
+            Self::NoBooks => unavailable("ledger"),
             Self::NoReplica => unavailable("no_replica"),
         }
     }
@@ -379,6 +412,11 @@ const fn refused(
         level: Level::Info,
         retry_after: false,
     }
+}
+
+/// A request that the caller can mend, of the kind that most are.
+const fn invalid(status: u16, code: &'static str, reason: &'static str) -> Row {
+    refused(status, "invalid_request_error", Some(code), reason)
 }
 
 /// 429: the tenant is over its contract, and can do something about it.

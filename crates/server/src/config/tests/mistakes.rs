@@ -342,7 +342,7 @@ fn the_operators_listener_is_for_this_computer_only() {
         format!("{text}admin: {{ listen: {listen} }}\n")
     };
     assert_snapshot!(problems(&with("0.0.0.0:8081")), @r#"
-    3:18: admin.listen is 0.0.0.0:8081, which other computers reach; it asks for no key, so use 127.0.0.1 or [::1]
+    3:18: admin.listen is 0.0.0.0:8081, which other computers reach; it asks for no key, so use 127.0.0.1 or [::1], or set admin.keys
     "#);
     assert_snapshot!(problems(&with("127.0.0.1:8080")), @r#"
     3:18: admin.listen is 127.0.0.1:8080, where the API listens already
@@ -351,7 +351,7 @@ fn the_operators_listener_is_for_this_computer_only() {
     3:18: admin.listen is localhost; use an address and a port, like 127.0.0.1:8080 or [::1]:8080
     "#);
     let admin = parsed(&with("\"[::1]:8081\"")).admin;
-    assert_eq!(admin, Some("[::1]:8081".parse().unwrap()));
+    assert_eq!(admin.unwrap().listen, "[::1]:8081".parse().unwrap());
 }
 
 #[test]
