@@ -19,7 +19,7 @@ ARGS ?=
 # A heading, so that a long run shows where it is.
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help serve test check fmt tidy lint doc doctest unit end-to-end wasm prerequisites model nextest
+.PHONY: help serve test check fmt tidy docs lint doc doctest unit end-to-end wasm prerequisites model nextest
 
 help:
 	@echo 'make serve   build Tollgate and serve the default model on 127.0.0.1:8080'
@@ -47,6 +47,7 @@ check:
 	@scripts/prerequisites.sh --tests
 	@$(MAKE) fmt
 	@$(MAKE) tidy
+	@$(MAKE) docs
 	@$(MAKE) lint
 	@$(MAKE) doc
 
@@ -57,6 +58,11 @@ fmt:
 tidy:
 	$(call say,tidy)
 	cargo xtask tidy
+
+# Numbers in documents are those of the committed results.
+docs:
+	$(call say,numbers in the documents)
+	cargo xtask docs --check
 
 lint:
 	$(call say,clippy (the first time it compiles llama.cpp: some five minutes on two cores))

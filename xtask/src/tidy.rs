@@ -121,7 +121,7 @@ fn check_file(file: &File<'_>) -> Vec<Violation> {
     violations
 }
 
-fn checkout_root() -> anyhow::Result<PathBuf> {
+pub(crate) fn checkout_root() -> anyhow::Result<PathBuf> {
     let manifest_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
     let root = manifest_dir
         .parent()
@@ -130,7 +130,7 @@ fn checkout_root() -> anyhow::Result<PathBuf> {
 }
 
 /// Every file that git tracks or would track.
-fn listed_files(root: &Path) -> anyhow::Result<Vec<String>> {
+pub(crate) fn listed_files(root: &Path) -> anyhow::Result<Vec<String>> {
     let arguments = [
         "ls-files",
         "-z",

@@ -7,7 +7,10 @@ mod calibrate;
 mod engine;
 mod flood;
 mod gate;
+mod ladder;
 mod load;
+mod realism;
+mod report;
 mod run;
 mod tenant;
 
@@ -20,7 +23,10 @@ pub use calibrate::CalibrateArgs;
 pub use engine::EngineArgs;
 pub use flood::{FloodArgs, NamedEndpoint};
 pub use gate::GateArgs;
+pub use ladder::{LadderArgs, LadderEngineArgs};
 pub use load::{LoadArgs, TokenizerArg};
+pub use realism::{Realism, RealismArgs, RealismArgsError};
+pub use report::ReportArgs;
 pub use run::RunArgs;
 pub use tenant::TenantArgError;
 

@@ -103,6 +103,7 @@ pub(crate) async fn exchange(
         deltas: seen.deltas,
         deltas_in_window: seen.deltas_in_window,
         request_id,
+        gaps: seen.gaps,
     };
     // Err: nobody collects rows any more, because they cannot be written; the run says so itself.
     let _ = rows.send(row);

@@ -12,6 +12,7 @@ pub mod engine;
 mod exchange;
 pub mod flood;
 pub mod gate;
+pub mod ladder;
 mod machine;
 mod pace;
 mod plot;
@@ -20,8 +21,10 @@ mod reply;
 mod report;
 mod rows;
 mod run;
+mod slo;
 mod spec;
 mod stop;
+pub mod study;
 mod summary;
 mod table;
 pub mod workload_file;
@@ -32,6 +35,7 @@ pub use plot::{Frontier, Point, Series};
 pub use report::{Header, Report};
 pub use rows::{Ending, Failure, Row};
 pub use run::{BenchError, Progress, run};
+pub use slo::Slo;
 pub use spec::{
     Cycle, Endpoint, EndpointError, Identity, Key, Reply, Source, Spec, TenantSpec, Timing,
     Tokenizer,

@@ -3,10 +3,10 @@
 //! It is given bytes and the time at which they came; it has no clock and no socket.
 
 use serde::Deserialize;
-use tollgate_policy::units::Time;
+use tollgate_policy::units::{Micros, Time};
 use tollgate_wire::sse::{SseEnd, SseItem, SseReader};
 
-use crate::rows::{Ending, Failure};
+use crate::rows::{Ending, Failure, Row};
 
 /// What has been seen of an answer.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -21,6 +21,8 @@ pub(crate) struct Seen {
     pub(crate) deltas_in_window: u64,
     /// Prompt and output tokens by the endpoint's own count.
     pub(crate) usage: Option<Usage>,
+    /// The time between each two of the deltas, as far as they are kept.
+    pub(crate) gaps: Vec<Micros>,
 }
 
 /// Token counts as the endpoint sent them.
@@ -48,6 +50,9 @@ impl Window {
 impl Seen {
     fn token(&mut self, at: Time, window: Window) {
         self.first_token.get_or_insert(at);
+        if let Some(last) = self.last_token.filter(|_| self.gaps.len() < Row::GAPS_MAX) {
+            self.gaps.push(at.since(last));
+        }
         self.last_token = Some(at);
         self.deltas += 1;
         self.deltas_in_window += u64::from(window.holds(at));
@@ -301,6 +306,7 @@ mod tests {
         assert_eq!(seen.first_token, Some(Time::from_micros(3)));
         assert_eq!(seen.last_token, Some(Time::from_micros(4)));
         assert_eq!((seen.deltas, seen.deltas_in_window), (2, 1));
+        assert_eq!(seen.gaps, [Micros::new(1)]);
         assert_eq!(
             seen.usage,
             Some(Usage {

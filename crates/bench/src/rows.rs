@@ -4,7 +4,7 @@ use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
-use tollgate_policy::units::Time;
+use tollgate_policy::units::{Micros, Time};
 
 /// What became of one request. Times count from the start of the run.
 #[derive(Clone, Debug, PartialEq)]
@@ -39,6 +39,13 @@ pub struct Row {
     pub deltas_in_window: u64,
     /// The endpoint's `x-request-id`, cut and cleaned; empty if it sent none.
     pub request_id: String,
+    /// The time between each two non-empty deltas, in order, and at most [`Row::GAPS_MAX`] of them.
+    pub gaps: Vec<Micros>,
+}
+
+impl Row {
+    /// Gaps kept of one request: more than any answer has tokens, and a bound on its memory.
+    pub const GAPS_MAX: usize = 65_536;
 }
 
 /// How a request ended, seen from the client.
@@ -125,9 +132,10 @@ pub(crate) fn cleaned(text: &str) -> String {
     text.chars().map(fit).take(64).collect()
 }
 
-const COLUMNS: &str = "tenant,intended_us,sent_us,first_token_us,last_token_us,end_us,status,\
-                       ending,reason,prompt_asked,output_asked,prompt_tokens,output_tokens,deltas,\
-                       deltas_in_window,request_id";
+/// The columns of a file of rows; `gaps_us` has its numbers apart by spaces.
+pub(crate) const COLUMNS: &str = "tenant,intended_us,sent_us,first_token_us,last_token_us,end_us,\
+                       status,ending,reason,prompt_asked,output_asked,prompt_tokens,output_tokens,deltas,\
+                       deltas_in_window,request_id,gaps_us";
 
 /// A file of rows.
 #[derive(Debug)]
@@ -177,6 +185,7 @@ fn line(row: &Row, tenant: &str) -> String {
         deltas,
         deltas_in_window,
         request_id,
+        gaps,
     } = row;
     let time = |at: &Option<Time>| at.map_or_else(String::new, |at| at.as_micros().to_string());
     let count = |count: &Option<u64>| count.map_or_else(String::new, |count| count.to_string());
@@ -197,8 +206,14 @@ fn line(row: &Row, tenant: &str) -> String {
         deltas.to_string(),
         deltas_in_window.to_string(),
         request_id.clone(),
+        spaced(gaps),
     ]
     .join(",")
+}
+
+fn spaced(gaps: &[Micros]) -> String {
+    let gaps: Vec<String> = gaps.iter().map(|gap| gap.get().to_string()).collect();
+    gaps.join(" ")
 }
 
 #[cfg(test)]
@@ -224,6 +239,7 @@ pub(crate) mod tests {
             deltas: 64,
             deltas_in_window: 64,
             request_id: "r-1".to_owned(),
+            gaps: vec![Micros::from_millis(10); 63],
         }
     }
 
@@ -234,13 +250,14 @@ pub(crate) mod tests {
             first_token: None,
             status: Some(429),
             ending: Ending::Refused("requests".to_owned()),
+            gaps: vec![Micros::new(7), Micros::new(1)],
             ..completed()
         };
         let text = line(&refused, "quiet");
         assert_eq!(text.split(',').count(), COLUMNS.split(',').count());
         assert_eq!(
             text,
-            "quiet,10000000,,,10680000,10700000,429,refused,requests,128,64,128,64,64,64,r-1"
+            "quiet,10000000,,,10680000,10700000,429,refused,requests,128,64,128,64,64,64,r-1,7 1"
         );
     }
 

@@ -500,6 +500,7 @@ fn not_sent(arrival: Arrival, now: Time) -> Row {
         deltas: 0,
         deltas_in_window: 0,
         request_id: String::new(),
+        gaps: Vec::new(),
     }
 }
 

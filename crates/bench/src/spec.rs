@@ -1,6 +1,7 @@
 //! What a run is: whom it asks, who asks, for how long, and what makes it invalid.
 
 use std::fmt;
+use std::net::SocketAddr;
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::str::FromStr;
@@ -181,6 +182,14 @@ pub struct Endpoint {
 pub struct EndpointError(String);
 
 impl Endpoint {
+    /// What listens at this address.
+    pub fn at(address: SocketAddr) -> Self {
+        Self {
+            authority: address.to_string(),
+            prefix: String::new(),
+        }
+    }
+
     /// Host and port, to connect to.
     pub fn authority(&self) -> &str {
         &self.authority

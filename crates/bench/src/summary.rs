@@ -127,7 +127,7 @@ pub(crate) struct Measured<'a> {
 
 impl<'a> Measured<'a> {
     /// Rows that were due inside the window.
-    fn due(&self) -> impl Iterator<Item = &'a Row> {
+    pub(crate) fn due(&self) -> impl Iterator<Item = &'a Row> {
         let (from, until) = (self.from(), Time::START + self.timing.duration);
         self.rows
             .iter()
@@ -232,7 +232,7 @@ impl<'a> Measured<'a> {
     ///
     /// A delta may carry more than one token: a request's tokens are spread evenly over its
     /// deltas, and one whose count never came has as many to a delta as the others had.
-    fn tokens_per_s(&self, of: impl Fn(&Row) -> bool) -> f64 {
+    pub(crate) fn tokens_per_s(&self, of: impl Fn(&Row) -> bool) -> f64 {
         let counted = self
             .rows
             .iter()
@@ -297,13 +297,13 @@ pub(crate) fn ttft(row: &Row) -> Option<f64> {
 }
 
 /// TPOT in milliseconds; `None` of fewer than two tokens, or of one delta that carried them all.
-fn tpot(row: &Row) -> Option<f64> {
+pub(crate) fn tpot(row: &Row) -> Option<f64> {
     let tokens = row.output_tokens.unwrap_or(row.deltas);
     let (first, last) = (row.first_token?, row.last_token?);
     (tokens > 1 && row.deltas > 1).then(|| millis(last, first) / (tokens - 1) as f64)
 }
 
-fn millis(later: Time, earlier: Time) -> f64 {
+pub(crate) fn millis(later: Time, earlier: Time) -> f64 {
     later.since(earlier).get() as f64 / 1e3
 }
 

@@ -4,6 +4,8 @@
 //! how is the load tools' own affair.
 
 mod arms;
+mod ladder;
+mod realism;
 
 use std::fmt::Display;
 use std::path::Path;
@@ -11,7 +13,9 @@ use std::process::ExitCode;
 
 use anyhow::{Context as _, bail};
 use clap::Subcommand;
-use tollgate_bench::args::{CalibrateArgs, EngineArgs, FloodArgs, GateArgs, RunArgs};
+use tollgate_bench::args::{
+    CalibrateArgs, EngineArgs, FloodArgs, GateArgs, LadderArgs, RealismArgs, RunArgs,
+};
 use tollgate_bench::engine::EngineServer;
 use tollgate_bench::gate::{Decisions, Verdict, decide};
 use tollgate_bench::{Stop, calibrate::calibrate, flood};
@@ -40,6 +44,18 @@ pub(crate) enum BenchVerb {
     Gate(GateArgs),
     /// Fit the cost of an engine's steps to what a client sees of them.
     Calibrate(CalibrateArgs),
+    /// Compare the engine's schedulers: rungs by loads by seeds, each cell from nothing.
+    ///
+    /// Prints the peak goodput of each rung; DIR/ladder.html has the rest. Exits 0 when every cell
+    /// was run, 3 when it was stopped or the budget ended before (the same command goes on), and 2
+    /// when the ladder cannot be climbed.
+    Ladder(Box<LadderArgs>),
+    /// See whether the generated stand-ins look like the traces they stand for.
+    ///
+    /// Gaps, counts at 1, 10 and 60 s, lengths and tenants, each against a bound; Poisson arrivals
+    /// and shuffled gaps are controls that have to fail. Exits 0 when all do as they should, 1 when
+    /// not, and 2 when a trace cannot be read.
+    Realism(RealismArgs),
 }
 
 pub(crate) fn bench(verb: &BenchVerb) -> ExitCode {
@@ -49,6 +65,8 @@ pub(crate) fn bench(verb: &BenchVerb) -> ExitCode {
         BenchVerb::Flood(args) => run_flood(args),
         BenchVerb::Gate(args) => run_gate(args),
         BenchVerb::Calibrate(args) => run_calibration(args),
+        BenchVerb::Ladder(args) => ladder::climb(args, command()),
+        BenchVerb::Realism(args) => realism::try_streams(args),
     };
     done.unwrap_or_else(|error| {
         terminal::complain(&format!("tollgate: {error:#}"));

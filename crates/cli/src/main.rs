@@ -6,6 +6,7 @@ mod check;
 mod doctor;
 mod logging;
 mod model_file;
+mod report;
 mod serve;
 mod sim;
 mod terminal;
@@ -16,6 +17,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Parser, Subcommand};
+use tollgate_bench::args::ReportArgs;
 use tollgate_server::keeper;
 use tollgate_server::process::KEEPER_VERB;
 
@@ -35,6 +37,7 @@ Examples:
   tollgate check --config tollgate.yaml     every mistake in the file, with its line
   tollgate sim scenarios/herd.yaml          a scenario on a virtual clock, by the same policy
   tollgate doctor --config tollgate.yaml    whether its engines are there and can do it
+  tollgate report runs/ --out report.html   what recorded runs show, on one page
   tollgate bench flood                      what a quiet tenant gets beside one that floods
 
 Then point any OpenAI client at http://127.0.0.1:8080/v1";
@@ -81,6 +84,12 @@ enum Verb {
         #[arg(last = true, required = true)]
         command: Vec<OsString>,
     },
+    /// Put recorded runs on one page: goodput, latencies, tenants, claims, and what got worse.
+    ///
+    /// Reads the raw rows that `bench run --rows` and `bench ladder` write, and the record beside
+    /// them where there is one. The page is one HTML file that loads nothing. Exits 2, and writes
+    /// nothing, when a file cannot be read or holds no rows.
+    Report(ReportArgs),
     /// Load any OpenAI endpoint honestly, and compare what comes of it.
     ///
     /// All of them exit 2 where there is no result to trust: an endpoint that is down, a mistake in
@@ -124,6 +133,7 @@ fn main() -> ExitCode {
         Verb::Sim(args) => sim::sim(args),
         Verb::Doctor { config } => doctor::doctor(&config),
         Verb::KeepEngine { command } => keeper::keep(&command),
+        Verb::Report(args) => report::report(&args),
         Verb::Bench { verb } => bench::bench(&verb),
     }
 }

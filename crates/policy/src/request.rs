@@ -77,16 +77,12 @@ pub(crate) enum Stage {
 pub(crate) struct Running {
     pub(crate) replica: ReplicaId,
     pub(crate) dispatched: Time,
-    /// Whether the engine has answered its prompt with a token.
-    pub(crate) prefilled: bool,
     /// When its first token was written to the client.
     pub(crate) first_token: Option<Time>,
     /// When it is stopped at the latest.
     pub(crate) fence: Time,
     /// Its place in the queue, should it have to go back there.
     pub(crate) waiting: Waiting,
-    /// Prompt tokens that its replica has to compute for it, as far as is known.
-    pub(crate) prefill: Tokens,
     /// Whether a part of the answer is on its way, token or not.
     pub(crate) begun: bool,
     /// It is to go to another replica, as soon as this one has let go of it.
@@ -107,7 +103,6 @@ impl Running {
         Self {
             replica,
             dispatched: Time::START,
-            prefilled: false,
             first_token: None,
             fence,
             prefill: waiting.prompt,
@@ -136,7 +131,7 @@ impl Running {
 
     /// Whether nobody has seen anything of an answer, so that another replica may make it.
     pub(crate) const fn is_unanswered(&self) -> bool {
-        !self.begun && !self.prefilled && self.first_token.is_none()
+        !self.begun && self.first_token.is_none()
     }
 
     /// The outcome and the usage, once both parties are done.

@@ -188,7 +188,8 @@ pub struct Window {
     /// Those of them that were more than what was held here: somebody else's, or what sequences
     /// hold beyond their estimates.
     beyond: KvBlocks,
-    /// KV blocks that it was sent since.
+    /// KV blocks that it was sent since, less what has ended since: where no report comes any more,
+    /// it does not grow.
     since: KvBlocks,
     /// Sequences that it was sent since.
     sent: u32,
@@ -365,9 +366,7 @@ impl Window {
         );
         self.held.sequences -= 1;
         self.held.kv -= kv;
-        // What it was sent and is done with is no more of what it was sent: a replica that never
-        // says what it holds would else be full for ever.
-        self.since -= kv;
+        self.since -= kv.min(self.since);
         if class == Class::BestEffort {
             self.held.best_effort_kv -= kv;
         }
@@ -649,6 +648,16 @@ mod tests {
         assert_eq!(window.occupancy(), KvBlocks::new(80));
         window.report(0, KvBlocks::new(70));
         assert_eq!(window.occupancy(), KvBlocks::new(70));
+    }
+
+    #[test]
+    fn a_replica_that_never_reports_is_not_taken_for_a_full_one() {
+        let mut window = window(Bounds::default(), 10, 100);
+        for _ in 0..100 {
+            hold(&mut window, Class::Standard, 20);
+            window.release(Class::Standard, KvBlocks::new(20));
+        }
+        assert_eq!(window.occupancy(), KvBlocks::ZERO);
     }
 
     #[test]

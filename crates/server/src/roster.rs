@@ -22,7 +22,7 @@ use crate::process::Recipe;
 use crate::spawn::UntilStop;
 use crate::upstream::life::{Care, Hosting};
 use crate::upstream::pool::Pool;
-use crate::upstream::{RemoteModel, Upstream, probe};
+use crate::upstream::{RemoteModel, Upstream, io, probe};
 
 /// Replicas of all models at once, those that were added while the server runs included.
 pub(crate) const REPLICAS_MAX: usize = 4_096;
@@ -126,10 +126,17 @@ impl Maker {
             }
             (None, None) => (None, None),
         };
-        Ok(address.map(|address| {
+        let Some(address) = address else {
+            return Ok(None);
+        };
+        let tls = address
+            .is_tls()
+            .then(|| io::trust(model.config.ca.as_deref()));
+        let pool = Pool::new(address, model.config.connect, tls.transpose()?);
+        Ok(Some({
             Arc::new(Upstream {
                 id,
-                pool: Pool::new(address, model.config.connect),
+                pool,
                 start: Notify::new(),
                 stop: Notify::new(),
                 gone: CancellationToken::new(),

@@ -1,5 +1,5 @@
-//! The secret that tenants' cache salts are made with: kept in the data directory, so that a restart
-//! leaves prefixes warm, and readable by nobody else.
+//! The secret that tenants' cache salts are made with: kept in the data directory, so that a
+//! restart leaves prefixes warm, and readable by nobody else.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Read as _, Write as _};

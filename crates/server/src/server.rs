@@ -8,6 +8,7 @@ use std::time::Duration;
 use tokio::net::TcpListener;
 use tokio::sync::mpsc::UnboundedReceiver;
 use tokio::sync::{Notify, Semaphore, watch};
+use tokio_rustls::TlsConnector;
 use tollgate_engine::fake::Faults;
 use tollgate_engine::llama::LoadError;
 use tollgate_policy::gateway::{self, Event};
@@ -21,7 +22,9 @@ use crate::admin;
 use crate::app::{App, Bounds, Callers, EngineModel, Made, ServedModel};
 use crate::books::Books;
 use crate::clock::Clock;
-use crate::config::{Config, EngineConfig, Fairness, ModelConfig, RemoteConfig, ReplicaConfig};
+use crate::config::{
+    Address, Config, EngineConfig, Fairness, ModelConfig, RemoteConfig, ReplicaConfig,
+};
 use crate::desk::{Desk, ReplicaTask};
 use crate::ledger::{Ledger, LedgerError};
 use crate::listen::{Closing, Door, accept};
@@ -33,7 +36,7 @@ use crate::roster::{self, Maker, Member, Roster};
 use crate::routes::router;
 use crate::salt;
 use crate::spawn::{Tasks, UntilStop};
-use crate::upstream::RemoteModel;
+use crate::upstream::{RemoteModel, io};
 
 /// How long after the drain's bound a client may take to accept the last of what it is told.
 const GOODBYE: Duration = Duration::from_millis(500);
@@ -101,6 +104,14 @@ pub enum StartError {
         /// Its configured name.
         model: String,
         /// What the system says.
+        source: std::io::Error,
+    },
+    /// There is nobody to trust.
+    #[error("model {model}: upstream.ca: {source}; name a PEM file with certificates")]
+    Trust {
+        /// Its configured name.
+        model: String,
+        /// What is wrong.
         source: std::io::Error,
     },
     /// What keeps tenants' prefixes apart can't be kept.
@@ -359,10 +370,7 @@ fn load(
         first += u32::try_from(config.replicas.len()).unwrap_or(u32::MAX);
         if let EngineConfig::Remote(remote) = &config.engine {
             let member = plan_remote(config, remote, (own, salt_key), maker);
-            return member.map(Plan::Remote).map_err(|source| StartError::Port {
-                model: config.name.clone(),
-                source,
-            });
+            return member.map(Plan::Remote);
         }
         let loaded = Blueprint::load(config, faults).map_err(|source| StartError::Model {
             model: config.name.clone(),
@@ -381,11 +389,31 @@ fn plan_remote(
     remote: &RemoteConfig,
     (first, salt_key): (u32, [u8; 32]),
     maker: &Maker,
-) -> std::io::Result<Member> {
+) -> Result<Member, StartError> {
+    look_for_trust(config, remote)?;
     let name = remote.model.clone().unwrap_or_else(|| config.name.clone());
     let routing = config.routing.clone();
     let model = RemoteModel::new(remote.clone(), name, config.context, routing, salt_key);
-    Member::new(config, model, maker, first)
+    Member::new(config, model, maker, first).map_err(|source| StartError::Port {
+        model: config.name.clone(),
+        source,
+    })
+}
+
+/// Whether there is anybody to trust, where one of a model's engines is reached by TLS.
+fn look_for_trust(config: &ModelConfig, remote: &RemoteConfig) -> Result<(), StartError> {
+    let mut urls = config
+        .replicas
+        .iter()
+        .filter_map(|replica| replica.url.as_ref());
+    if !urls.any(Address::is_tls) {
+        return Ok(());
+    }
+    let trusted = io::trust(remote.ca.as_deref());
+    trusted.map(|_| ()).map_err(|source| StartError::Trust {
+        model: config.name.clone(),
+        source,
+    })
 }
 
 fn policy_config(config: &Config, plans: &[Plan], clock: &Clock) -> gateway::Config {

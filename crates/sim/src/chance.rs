@@ -19,6 +19,8 @@ pub(crate) enum Purpose {
     Output,
     /// Where inside its tick a traced request stood.
     Tick,
+    /// In which order gaps come.
+    Shuffle,
     /// What prompts begin with alike.
     Prefix,
     /// What follows in a session.
@@ -39,6 +41,7 @@ impl Purpose {
             Self::Prompt => 3,
             Self::Output => 4,
             Self::Tick => 5,
+            Self::Shuffle => 8,
             Self::Prefix => 6,
             Self::Turns => 7,
             Self::Client => 8,

@@ -5,6 +5,7 @@
 //! next. The score is the one of the theorem (Sheng et al., OSDI 2024): the widest gap in service
 //! between two tenants while both wait.
 
+mod compared;
 mod ours;
 mod plain;
 #[cfg(test)]
@@ -15,6 +16,7 @@ use std::collections::BTreeMap;
 use tollgate_policy::fair::Policy;
 use tollgate_policy::units::{KvBlocks, Micros, Service, Time, Tokens};
 
+pub use self::compared::{Compared, ComparedError, HEADER, compared};
 use self::ours::Ours;
 use self::plain::{Charge, Plain};
 use crate::workload::Arrival;

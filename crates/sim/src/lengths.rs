@@ -31,6 +31,9 @@ pub enum Lengths {
         /// The longest, in tokens; at least `min`.
         max: u64,
     },
+    /// Quantiles at 0, 5, 10, … and 100 %, in tokens; even between each two. What a recorded
+    /// distribution is told by where no formula fits it.
+    Quantiles([u64; 21]),
 }
 
 /// Why lengths cannot be drawn.
@@ -69,6 +72,9 @@ impl Lengths {
         let (min, max) = match *self {
             Self::Constant(length) => (length, length),
             Self::Uniform { min, max } => (min, max),
+            Self::Quantiles([min, .., max]) if self.is_ordered() => (min, max),
+            // Out of order, and said so by bounds that are.
+            Self::Quantiles([min, .., max]) => (max.max(min) + 1, min.min(max)),
             Self::Lognormal {
                 median,
                 sigma,
@@ -88,6 +94,13 @@ impl Lengths {
         Ok(())
     }
 
+    fn is_ordered(&self) -> bool {
+        match self {
+            Self::Quantiles(quantiles) => quantiles.is_sorted(),
+            Self::Constant(_) | Self::Uniform { .. } | Self::Lognormal { .. } => true,
+        }
+    }
+
     /// One length.
     pub(crate) fn draw(&self, rng: &mut Pcg64) -> Tokens {
         Tokens::new(match *self {
@@ -95,6 +108,12 @@ impl Lengths {
             Self::Uniform { min, max } => {
                 let width = (max - min + 1) as f64;
                 min + ((unit(rng) * width) as u64).min(max - min)
+            }
+            Self::Quantiles(quantiles) => {
+                let place = unit(rng) * (quantiles.len() - 1) as f64;
+                let (index, part) = (place as usize, place.fract());
+                let at = |index: usize| quantiles.get(index).copied().unwrap_or(1) as f64;
+                (at(index) + part * (at(index + 1) - at(index))).round() as u64
             }
             Self::Lognormal {
                 median,
@@ -159,6 +178,21 @@ mod tests {
         let lengths = drawn(narrow, 2_000);
         assert_eq!(lengths.iter().min(), Some(&100));
         assert_eq!(lengths.iter().max(), Some(&500));
+    }
+
+    #[test]
+    fn quantiles_come_as_often_as_they_say() {
+        let steps: [u64; 21] = std::array::from_fn(|index| 10 + 10 * index as u64);
+        let lengths = drawn(Lengths::Quantiles(steps), 20_000);
+        for (index, step) in steps.iter().enumerate() {
+            let below = lengths.iter().filter(|length| *length < step).count();
+            // Five standard deviations of a count of 10,000, and half a token of rounding.
+            assert!(below.abs_diff(index * 1_000) < 450, "{step}: {below}");
+        }
+        let mut turned = steps;
+        turned.reverse();
+        assert!(Lengths::Quantiles(turned).check().is_err());
+        assert!(Lengths::Quantiles(steps).check().is_ok());
     }
 
     #[test]

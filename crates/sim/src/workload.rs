@@ -90,7 +90,7 @@ pub struct Workload {
 /// Where a tenant's requests come from.
 #[derive(Clone, Debug)]
 enum Source {
-    Drawn(TenantLoad),
+    Drawn(Box<TenantLoad>),
     /// Rows in the order of time, and how much faster than recorded they are sent.
     Replayed(Arc<[Replayed]>),
 }
@@ -184,7 +184,10 @@ impl Workload {
             })?;
         }
         let names = tenants.iter().map(|load| load.name.clone()).collect();
-        let sources = tenants.into_iter().map(Source::Drawn).collect();
+        let sources = tenants
+            .into_iter()
+            .map(|load| Source::Drawn(Box::new(load)))
+            .collect();
         Self::of(names, sources, until, seed)
     }
 
@@ -324,8 +327,8 @@ impl Iterator for Merged {
 enum Lane {
     Drawn {
         times: Times,
-        prompt: (Lengths, Box<Pcg64>),
-        output: (Lengths, Box<Pcg64>),
+        prompt: Box<(Lengths, Pcg64)>,
+        output: Box<(Lengths, Pcg64)>,
         beginnings: Option<Beginnings>,
     },
     Replayed {
@@ -337,12 +340,12 @@ enum Lane {
 
 impl Lane {
     fn new(source: &Source, seed: u64, name: &str) -> Self {
-        let rng = |purpose| Box::new(stream(seed, purpose, name));
+        let drawn = |lengths, purpose| Box::new((lengths, stream(seed, purpose, name)));
         match source {
             Source::Drawn(load) => Self::Drawn {
                 times: load.arrivals.times(seed, name),
-                prompt: (load.prompt, rng(Purpose::Prompt)),
-                output: (load.output, rng(Purpose::Output)),
+                prompt: drawn(load.prompt, Purpose::Prompt),
+                output: drawn(load.output, Purpose::Output),
                 beginnings: load
                     .shared
                     .as_ref()
@@ -373,14 +376,16 @@ impl Lane {
     fn lengths(&mut self) -> (Tokens, Tokens, Option<Prefix>) {
         match self {
             Self::Drawn {
-                prompt: (prompt, prompt_rng),
-                output: (output, output_rng),
+                prompt,
+                output,
                 beginnings,
                 ..
             } => {
-                let prompt = prompt.draw(prompt_rng);
+                let (lengths, rng) = &mut **prompt;
+                let prompt = lengths.draw(rng);
                 let prefix = beginnings.as_mut().and_then(|some| some.draw(prompt));
-                (prompt, output.draw(output_rng), prefix)
+                let (lengths, rng) = &mut **output;
+                (prompt, lengths.draw(rng), prefix)
             }
             Self::Replayed { rows, told } => {
                 let row = rows.get(told.saturating_sub(1));

@@ -1,7 +1,7 @@
 //! How much text a JSON value holds, without keeping any of it.
 //!
-//! What it counts is what an engine makes tokens of, roughly: texts by their bytes, token ids one by
-//! one, pictures and sounds as so many things. How many tokens a byte is, it does not know.
+//! What it counts is what an engine makes tokens of, roughly: texts by their bytes, token ids one
+//! by one, pictures and sounds as so many things. How many tokens a byte is, it does not know.
 
 use std::borrow::Cow;
 use std::fmt;

@@ -1,7 +1,7 @@
 //! Reads along with a streamed answer of an engine, and passes its bytes on unchanged.
 //!
-//! Events go on one by one as soon as each is whole; what an event says is noted in [`Facts`]. Three
-//! kinds never go on: errors, which whoever writes to the client puts into its own words; the
+//! Events go on one by one as soon as each is whole; what an event says is noted in [`Facts`].
+//! Three kinds never go on: errors, which whoever writes to the client puts into its own words; the
 //! terminator, which is to be written only after a whole answer; and what nobody asked for, a usage
 //! chunk or an event without contents. It has no clock, and holds one open event at most.
 
@@ -207,8 +207,8 @@ impl Tap {
         }
     }
 
-    /// Appends the end of a whole answer: a chunk with `reckoned`, if the client asked for usage and
-    /// the engine told none, and the terminator as it came, if it did.
+    /// Appends the end of a whole answer: a chunk with `reckoned`, if the client asked for usage
+    /// and the engine told none, and the terminator as it came, if it did.
     pub fn write_end(&self, reckoned: Usage, out: &mut Vec<u8>) {
         if self.usage == StreamUsage::Final && self.facts.usage.is_none() {
             self.write_usage(reckoned, out);
@@ -343,7 +343,7 @@ impl Tap {
             let known = self.facts.usage.unwrap_or_default();
             self.facts.usage = Some(usage.most(known));
         }
-        self.shape = chunk.shape(data, event).or(self.shape.take());
+        self.shape = chunk.shape(data, event).or_else(|| self.shape.take());
         match (chunk.usage, chunk.choices, self.usage) {
             (Some(_), chunk::Choices::None, StreamUsage::Omitted) => Verdict::Drop,
             (Some(_), chunk::Choices::Absent, StreamUsage::Omitted) => Verdict::Drop,

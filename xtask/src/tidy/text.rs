@@ -18,13 +18,14 @@ const MACHINE_ROOTS: [&str; 4] = [
 /// Reports what no text file may hold.
 pub(super) fn check(file: &File<'_>) -> Vec<Violation> {
     let mut violations = Vec::new();
-    // A snapshot is the exact output of something, so it may end a line as that did.
-    let is_snapshot = file.path.ends_with(".snap");
+    // A snapshot is the exact output of something, and a seed of a fuzzer its exact input, so it
+    // may end a line as that did.
+    let is_exact = file.path.ends_with(".snap") || file.path.contains("/corpus/");
     let mut push = |index: usize, what: String, instead: &str| {
         violations.push(Violation::new(file, index + 1, what, instead));
     };
     for (index, line) in file.text.split('\n').enumerate() {
-        if !is_snapshot && line.ends_with([' ', '\t', '\r']) {
+        if !is_exact && line.ends_with([' ', '\t', '\r']) {
             push(index, "trailing whitespace".to_owned(), "remove it");
         }
         for root in MACHINE_ROOTS.iter().filter(|root| holds_root(line, root)) {

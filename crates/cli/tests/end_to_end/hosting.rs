@@ -10,11 +10,11 @@ use crate::client::Exchange;
 use crate::deadline::eventually;
 use crate::process::{Running, Server, serve};
 
-/// A shell's words that start an engine called `name`.
+/// A shell's words that start an engine called `name`, with each `$` doubled for the file.
 fn engine(name: &str) -> String {
     let program = env!("CARGO_BIN_EXE_tollgate");
     format!(
-        "sleep 1000 & echo $! > {name}.beside; echo $$ > {name}.pid; exec {program} serve --config \
+        "sleep 1000 & echo $$! > {name}.beside; echo $$$$ > {name}.pid; exec {program} serve --config \
          engine.yaml --listen 127.0.0.1:{{port}} --data-dir data-{{port}}"
     )
 }

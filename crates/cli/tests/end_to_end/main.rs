@@ -22,5 +22,6 @@ mod hosting;
 mod lifetime;
 mod logs;
 mod memory;
+mod report;
 mod sim;
 mod starting;

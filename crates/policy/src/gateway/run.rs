@@ -210,8 +210,8 @@ impl Gateway {
         self.fill(model, now);
     }
 
-    /// Charges what a replica in another process gave. Its steps are not seen, so nothing is learned
-    /// of what one costs.
+    /// Charges what a replica in another process gave. Its steps are not seen, so nothing is
+    /// learned of what one costs.
     pub(super) fn streamed(&mut self, served: Served, now: Time) {
         let Some(model) = self.requests.get(&served.id).map(|request| request.model) else {
             return;
@@ -246,9 +246,8 @@ impl Gateway {
         };
         let model = request.model;
         let first = match &mut request.stage {
-            Stage::Running(running) if served.output > Tokens::ZERO && !running.prefilled => {
-                running.prefilled = true;
-                running.moving = false;
+            Stage::Running(running) if served.output > Tokens::ZERO => {
+                (running.begun, running.moving) = (true, false);
                 let prefill = std::mem::take(&mut running.prefill);
                 Some((running.replica, prefill))
             }
@@ -379,9 +378,8 @@ impl Gateway {
         if request.tries.is_first() {
             pool.failovers.earn();
         }
-        let prefill = request.prompt - choice.cached;
         let window = &mut self.replica(choice.replica).window;
-        let prefill = window.counted(prefill, over_share);
+        let prefill = window.counted(request.prompt - choice.cached, over_share);
         window.hold(request.class, request.kv, prefill);
         self.fences.insert((fence, id));
         let stage = Stage::Running(Running {

@@ -321,6 +321,13 @@ const MODELS: &[Key] = &[
          run with `--scheduling-policy priority`. Only for `vllm` and `sglang`.",
     ),
     key(
+        "models[].upstream.ca",
+        "path",
+        Means("this computer's own"),
+        "A PEM file of certificates to trust beside this computer's own, for engines behind \
+         `https`.",
+    ),
+    key(
         "models[].upstream.max_event",
         "size, 64KiB..=256MiB",
         Is("8MiB"),
@@ -342,7 +349,7 @@ const MODELS: &[Key] = &[
     ),
     key(
         "models[].replicas[].url",
-        "`http://HOST:PORT`, `https://HOST` or `unix:/PATH`",
+        "`http://HOST:PORT` or `https://HOST` or `unix:/PATH`",
         Means("refused for engines in other processes without `command`"),
         "Where the engine listens, with or without `/v1` at its end.",
     ),

@@ -2,6 +2,7 @@
 //! how long they may take.
 
 use std::fmt;
+use std::path::PathBuf;
 
 use tollgate_policy::units::Micros;
 
@@ -41,6 +42,8 @@ pub struct RemoteConfig {
     pub priority: bool,
     /// Bytes of one event of a stream.
     pub max_event: usize,
+    /// Certificates that are trusted beside this computer's own.
+    pub ca: Option<PathBuf>,
 }
 
 /// A key. It prints as `***`.
@@ -121,6 +124,11 @@ impl Address {
             reach,
             base: base.to_owned(),
         })
+    }
+
+    /// Whether it is reached by TLS.
+    pub(crate) const fn is_tls(&self) -> bool {
+        matches!(self.reach, Reach::Tls { .. })
     }
 
     /// What a request says that it is for.
@@ -209,6 +217,7 @@ impl RemoteConfig {
             cache_salt: kind.has_salt(),
             priority: false,
             max_event: 8 << 20,
+            ca: None,
         }
     }
 
@@ -267,6 +276,7 @@ impl RemoteConfig {
                 .optional("max_event", |value| value.size(64 << 10..=256 << 20))
                 .and_then(|size| usize::try_from(size).ok())
                 .unwrap_or(default.max_event),
+            ca: fields.optional("ca", |value| super::server::path(&value)),
         }
     }
 }

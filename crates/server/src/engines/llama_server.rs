@@ -1,5 +1,5 @@
-//! llama.cpp's server (`tools/server/server-context.cpp`): what runs and what is deferred; it has no
-//! gauge of its KV, and says in `/props` how many slots it has.
+//! llama.cpp's server (`tools/server/server-context.cpp`): what runs and what is deferred; it has
+//! no gauge of its KV, and says in `/props` how many slots it has.
 
 use serde::Deserialize;
 

@@ -108,43 +108,42 @@ impl From<Malformed> for Failed {
 /// # Cancel safety
 /// Dropped, it closes its connection, and the engine learns that nobody listens.
 pub(crate) async fn ask(upstream: &Upstream, ask: Ask, clock: &Clock) -> Reply {
-    let limit = ask.tap.as_ref().map(|_| ask.first_byte);
-    let opening = open(upstream, &ask, clock);
-    let opened = match limit {
-        Some(limit) => tokio::time::timeout(limit, opening).await,
+    let Some(tap) = ask.tap.clone() else {
         // The head of an answer in one piece comes when all of it has been made.
-        None => Ok(opening.await),
+        return try_ask(upstream, &ask, None, clock)
+            .await
+            .unwrap_or_else(Reply::Failed);
     };
-    let (connection, head) = match opened {
-        Ok(Ok(opened)) => opened,
-        Ok(Err(failed)) => return Reply::Failed(failed),
+    let asking = try_ask(upstream, &ask, Some(tap), clock);
+    match tokio::time::timeout(ask.first_byte, asking).await {
+        Ok(reply) => reply.unwrap_or_else(Reply::Failed),
         Err(_) => {
-            let why = "no byte of an answer came in time";
-            return Reply::Failed(Failed::new(Failure::Silent, why));
+            let why = "no event of a stream came in time";
+            Reply::Failed(Failed::new(Failure::Silent, why))
         }
-    };
-    let read = match (ask.tap, head.status.as_u16()) {
+    }
+}
+
+async fn try_ask(
+    upstream: &Upstream,
+    ask: &Ask,
+    tap: Option<Tap>,
+    clock: &Clock,
+) -> Result<Reply, Failed> {
+    let (connection, head) = open(upstream, ask, clock).await?;
+    match (tap, head.status.as_u16()) {
         (Some(tap), 200) if is_event_stream(&head.headers) => {
-            let first = tokio::time::timeout(ask.first_byte, first_event(connection, head, tap));
-            first.await.unwrap_or_else(|_| {
-                let why = "no event of the stream came in time";
-                Err(Failed::new(Failure::Silent, why))
-            })
+            first_event(connection, head, tap).await
         }
-        (tap, 200..=299) => {
-            whole(upstream, connection, head, clock)
-                .await
-                .and_then(|reply| match (reply, tap) {
-                    (Reply::Whole { .. }, Some(_)) => {
-                        let why = "it answered in one piece what was asked for as a stream";
-                        Err(Failed::new(Failure::BadAnswer, why))
-                    }
-                    (reply, _) => Ok(reply),
-                })
-        }
+        (tap, 200..=299) => match (whole(upstream, connection, head, clock).await?, tap) {
+            (Reply::Whole { .. }, Some(_)) => {
+                let why = "it answered in one piece what was asked for as a stream";
+                Err(Failed::new(Failure::BadAnswer, why))
+            }
+            (reply, _) => Ok(reply),
+        },
         (_, status) => error(upstream, connection, head, (status, clock)).await,
-    };
-    read.unwrap_or_else(Reply::Failed)
+    }
 }
 
 /// Sends a request, and reads the head of what comes back.

@@ -1,8 +1,8 @@
 //! Which headers go through: of a client's request to the engine, and of the engine's answer to the
 //! client.
 //!
-//! What is unknown goes through; what belongs to one connection, says who somebody is, or is ours to
-//! say, does not.
+//! What is unknown goes through; what belongs to one connection, says who somebody is, or is ours
+//! to say, does not.
 
 use axum::http::header::CONNECTION;
 use axum::http::{HeaderMap, HeaderName};

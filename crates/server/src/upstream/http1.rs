@@ -1,8 +1,8 @@
 //! HTTP/1.1 as a client speaks it: the head of an answer, and where its body ends.
 //!
-//! Strict where two readers could see two different answers (RFC 9112, sections 6 and 7): a body with
-//! two lengths, or with a chunk that is none, is no answer. It reads from a buffer; nothing here
-//! waits.
+//! Strict where two readers could see two different answers (RFC 9112, sections 6 and 7): a body
+//! with two lengths, or with a chunk that is none, is no answer. It reads from a buffer; nothing
+//! here waits.
 
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use bytes::{Buf as _, BytesMut};

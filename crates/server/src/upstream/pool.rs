@@ -9,6 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::Duration;
 
 use bytes::BytesMut;
+use tokio_rustls::TlsConnector;
 use tollgate_policy::units::{Micros, Time};
 
 use super::io::Io;
@@ -37,17 +38,18 @@ pub(crate) enum Age {
 }
 
 /// The connections of one replica.
-#[derive(Debug)]
 pub(crate) struct Pool {
     address: Address,
+    tls: Option<TlsConnector>,
     connect: Duration,
     idle: Mutex<Vec<(Time, Connection)>>,
 }
 
 impl Pool {
-    pub(crate) fn new(address: Address, connect: Micros) -> Self {
+    pub(crate) fn new(address: Address, connect: Micros, tls: Option<TlsConnector>) -> Self {
         Self {
             address,
+            tls,
             connect: Duration::from_micros(connect.get()),
             idle: Mutex::new(Vec::new()),
         }
@@ -72,7 +74,8 @@ impl Pool {
     /// # Errors
     /// There is none to be had, or not in time.
     pub(crate) async fn connect(&self) -> io::Result<Connection> {
-        let connecting = tokio::time::timeout(self.connect, Io::connect(&self.address));
+        let connecting = Io::connect(&self.address, self.tls.as_ref());
+        let connecting = tokio::time::timeout(self.connect, connecting);
         match connecting.await {
             Ok(connected) => connected.map(|io| Connection {
                 io,
@@ -108,5 +111,13 @@ impl Pool {
 
     fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(Time, Connection)>> {
         self.idle.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl std::fmt::Debug for Pool {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Pool")
+            .field("address", &self.address)
+            .finish_non_exhaustive()
     }
 }

@@ -1,8 +1,8 @@
 //! Answers a client with what an engine in another process says.
 //!
-//! The status is committed once it is known what the answer is: for a stream when its first event is
-//! a good one, for an answer in one piece when all of it is there. Only a client that has waited for
-//! long is told `200` and a comment before that. Where a request goes, the policy says.
+//! The status is committed once it is known what the answer is: for a stream when its first event
+//! is a good one, for an answer in one piece when all of it is there. Only a client that has waited
+//! for long is told `200` and a comment before that. Where a request goes, the policy says.
 
 use std::num::NonZeroU32;
 use std::sync::Arc;
@@ -307,7 +307,8 @@ impl Call {
         let mut head = self.model.head(upstream, "POST", path);
         let request = self.app.desk.books().request_name(dispatch.id);
         let own = format!(
-            "content-type: application/json\r\ncontent-length: {length}\r\nx-request-id: {request}\r\n"
+            "content-type: application/json\r\ncontent-length: {length}\r\nx-request-id: \
+             {request}\r\n"
         );
         head.extend_from_slice(own.as_bytes());
         head.extend_from_slice(&self.passage.headers);
@@ -328,8 +329,8 @@ impl Call {
         }
     }
 
-    /// Its place in the engine's own order, where less is sooner: the service its tenant has had, by
-    /// weight.
+    /// Its place in the engine's own order, where less is sooner: the service its tenant has had,
+    /// by weight.
     fn priority(&self) -> i64 {
         let served = self.app.desk.served_by_weight(self.arrival.tenant);
         i64::try_from(served.get()).unwrap_or(i64::MAX)

@@ -1,9 +1,9 @@
 //! The body of a relayed stream: what the replica sends goes through the tap and on, and every way
 //! to end has one of its own.
 //!
-//! It reads from the replica only when its client has taken what came before, so a slow client slows
-//! its own engine's writing and fills no memory here. Dropped, it closes the replica's connection:
-//! the engine stops.
+//! It reads from the replica only when its client has taken what came before, so a slow client
+//! slows its own engine's writing and fills no memory here. Dropped, it closes the replica's
+//! connection: the engine stops.
 
 use std::future::Future;
 use std::io;

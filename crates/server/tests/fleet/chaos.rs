@@ -4,8 +4,7 @@
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
 use crate::failing::futures_all;
-use crate::gateway::{Gateway, chat, engines, is_whole};
-use crate::support::http::Answer;
+use crate::gateway::{Gateway, Reply, chat, engines, is_whole};
 use crate::support::wait::{eventually, secs};
 use crate::unruly::{Mood, Unruly};
 
@@ -21,7 +20,7 @@ struct Tally {
 }
 
 impl Tally {
-    fn note(&self, answer: &Answer) {
+    fn note(&self, answer: &Reply) {
         if is_whole(answer) {
             self.whole.fetch_add(1, Ordering::Relaxed);
         } else if answer.status() == 200 && answer.text().contains("\"content\"") {

@@ -75,12 +75,15 @@ impl Gateway {
         }
     }
 
-    pub(crate) async fn send(&self, request: &Request) -> Answer {
-        request.send(self.server.address()).await
+    pub(crate) async fn send(&self, request: &Request) -> Reply {
+        let request = request.clone().header("connection", "close");
+        let mut connection = Connection::open(self.server.address()).await;
+        connection.send(&request.bytes()).await;
+        Reply(String::from_utf8(connection.rest().await).unwrap())
     }
 
     /// Sends a short request for a stream.
-    pub(crate) async fn ask(&self) -> Answer {
+    pub(crate) async fn ask(&self) -> Reply {
         self.send(&chat("hi")).await
     }
 
@@ -161,7 +164,44 @@ pub(crate) fn chat(text: &str) -> Request {
     Request::post("/v1/chat/completions", body.to_string())
 }
 
+/// All that came back, as it came, cut off or not.
+#[derive(Clone, Debug)]
+pub(crate) struct Reply(String);
+
+impl Reply {
+    pub(crate) fn status(&self) -> u16 {
+        let status = self.0.split(' ').nth(1);
+        status.expect("an answer").parse().unwrap()
+    }
+
+    pub(crate) fn text(&self) -> &str {
+        &self.0
+    }
+
+    pub(crate) fn header(&self, name: &str) -> Option<&str> {
+        let (head, _) = self.0.split_once("\r\n\r\n")?;
+        head.lines().find_map(|line| {
+            let (found, value) = line.split_once(": ")?;
+            found.eq_ignore_ascii_case(name).then_some(value)
+        })
+    }
+
+    /// Which replica answered.
+    pub(crate) fn replica(&self) -> usize {
+        self.header("x-tollgate-replica").unwrap().parse().unwrap()
+    }
+
+    pub(crate) fn why_there(&self) -> &str {
+        self.header("x-tollgate-route-reason").unwrap()
+    }
+
+    pub(crate) fn reason(&self) -> &str {
+        self.header("x-tollgate-reason").unwrap()
+    }
+}
+
 /// Whether a stream came whole.
-pub(crate) fn is_whole(answer: &Answer) -> bool {
-    answer.status() == 200 && answer.text().ends_with("data: [DONE]\n\n")
+pub(crate) fn is_whole(reply: &Reply) -> bool {
+    let text = reply.text();
+    reply.status() == 200 && text.contains("data: [DONE]") && text.ends_with("0\r\n\r\n")
 }

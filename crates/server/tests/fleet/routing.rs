@@ -1,7 +1,7 @@
 //! Which engine is asked, and that the client is told why.
 
 use crate::failing::futures_all;
-use crate::gateway::{Gateway, chat, engines, is_whole};
+use crate::gateway::{Gateway, Reply, chat, engines, is_whole};
 use crate::support::wait::{eventually, secs};
 use crate::unruly::{Mood, Unruly};
 
@@ -23,11 +23,7 @@ async fn load_is_counted_when_a_request_is_sent_and_not_when_it_is_answered() {
     let (answers, each) = tokio::join!(all, level);
     assert_eq!(each, [10, 10, 10]);
     assert!(answers.iter().all(is_whole));
-    assert!(
-        answers
-            .iter()
-            .all(|one| one.head.header("x-tollgate-route-reason") == Some("least_load"))
-    );
+    assert!(answers.iter().all(|one| one.why_there() == "least_load"));
 }
 
 #[tokio::test]
@@ -35,17 +31,14 @@ async fn a_session_stays_on_its_engine_moves_when_that_goes_and_returns_with_it(
     let engines = engines(3).await;
     let gateway = Gateway::before(&engines, "").await;
     let asks = |name: &str| chat("hi").header("x-session-id", name);
-    let home = |answer: &crate::support::http::Answer| answer.head.number("x-tollgate-replica");
+    let home = Reply::replica;
     let mut homes = Vec::new();
     for n in 0..12 {
         let first = gateway.send(&asks(&format!("s{n}"))).await;
-        assert_eq!(
-            first.head.header("x-tollgate-route-reason"),
-            Some("session")
-        );
+        assert_eq!(first.why_there(), "session");
         homes.push(home(&first));
     }
-    let goes = usize::try_from(homes[0]).unwrap();
+    let goes = homes[0];
     engines[goes].kill().await;
     gateway.until_state(&engines[goes], "ejected").await;
     for (n, old) in homes.iter().enumerate() {
@@ -71,19 +64,13 @@ async fn a_long_prompt_goes_where_it_has_been_and_another_tenants_does_not_follo
     let gateway = Gateway::before(&engines, "").await;
     let long = "all that was said before ".repeat(400);
     let first = gateway.send(&chat(&long)).await;
-    let home = first.head.number("x-tollgate-replica");
+    let home = first.replica();
     for n in 0..10 {
         let answer = gateway.send(&chat(&format!("{long} and then {n}"))).await;
-        assert_eq!(answer.head.number("x-tollgate-replica"), home);
-        assert_eq!(
-            answer.head.header("x-tollgate-route-reason"),
-            Some("prefix")
-        );
+        assert_eq!(answer.replica(), home);
+        assert_eq!(answer.why_there(), "prefix");
     }
     let other = chat(&long).header("x-tenant-id", "another");
     let answer = gateway.send(&other).await;
-    assert_eq!(
-        answer.head.header("x-tollgate-route-reason"),
-        Some("two_choices")
-    );
+    assert_eq!(answer.why_there(), "two_choices");
 }

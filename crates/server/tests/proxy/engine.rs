@@ -21,14 +21,17 @@ pub(crate) const END: &str = "0\r\n\r\n";
 
 pub(crate) const DONE: &str = "data: [DONE]\n\n";
 
-pub(crate) const FIN: &str = "data: {\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":7,\"model\":\"qwen\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
+/// The event that ends an answer.
+pub(crate) const FIN: &str = "data: {\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\
+    \"created\":7,\"model\":\"qwen\",\"choices\":[{\"index\":0,\"delta\":{},\"finish_reason\":\"stop\"}]}\n\n";
 
 /// An event with some text.
 pub(crate) fn delta(text: &str) -> String {
     let text = Value::from(text);
     format!(
-        "data: {{\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":7,\"model\":\"qwen\",\
-         \"choices\":[{{\"index\":0,\"delta\":{{\"content\":{text}}},\"finish_reason\":null}}]}}\n\n"
+        "data: {{\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":7,\"model\":\
+         \"qwen\",\"choices\":[{{\"index\":0,\"delta\":{{\"content\":{text}}},\"finish_reason\":\
+         null}}]}}\n\n"
     )
 }
 
@@ -36,8 +39,9 @@ pub(crate) fn delta(text: &str) -> String {
 pub(crate) fn usage(prompt: u64, output: u64) -> String {
     let total = prompt + output;
     format!(
-        "data: {{\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":7,\"model\":\"qwen\",\
-         \"choices\":[],\"usage\":{{\"prompt_tokens\":{prompt},\"completion_tokens\":{output},\
+        "data: {{\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":7,\"model\":\
+         \"qwen\",\"choices\":[],\"usage\":{{\"prompt_tokens\":{prompt},\
+         \"completion_tokens\":{output},\
          \"total_tokens\":{total}}}}}\n\n"
     )
 }
@@ -63,8 +67,8 @@ pub(crate) fn json(status: &str, body: &str) -> String {
 pub(crate) fn whole(text: &str, prompt: u64, output: u64) -> String {
     let text = Value::from(text);
     let body = format!(
-        "{{\"id\":\"c1\",\"object\":\"chat.completion\",\"created\":7,\"model\":\"qwen\",\"choices\":\
-         [{{\"index\":0,\"message\":{{\"role\":\"assistant\",\"content\":{text}}},\
+        "{{\"id\":\"c1\",\"object\":\"chat.completion\",\"created\":7,\"model\":\"qwen\",\
+         \"choices\":[{{\"index\":0,\"message\":{{\"role\":\"assistant\",\"content\":{text}}},\
          \"finish_reason\":\"stop\"}}],\"usage\":{{\"prompt_tokens\":{prompt},\
          \"completion_tokens\":{output}}}}}"
     );
@@ -129,10 +133,11 @@ impl Wire {
         soon("the gateway closes its connection", closing).await;
     }
 
-    /// Closes the connection with a reset.
-    pub(crate) fn reset(self) {
-        let socket = self.socket.into_std().unwrap();
-        socket2_linger(&socket);
+    /// Whether the gateway still reads; as far as is known without waiting.
+    pub(crate) async fn is_open(&mut self) -> bool {
+        tokio::task::yield_now().await;
+        let read = self.socket.try_read(&mut [0; 16]);
+        read.is_err_and(|error| error.kind() == std::io::ErrorKind::WouldBlock)
     }
 
     async fn request(&mut self) -> Option<Seen> {
@@ -161,12 +166,6 @@ impl Wire {
         let read = self.socket.read_buf(&mut self.unread).await;
         read.is_ok_and(|count| count > 0).then_some(())
     }
-}
-
-/// Has the system send a reset when this socket is closed, and closes it.
-fn socket2_linger(socket: &std::net::TcpStream) {
-    // A socket that is closed with bytes unread is reset; the gateway's next request is never read.
-    let _ = socket.shutdown(std::net::Shutdown::Read);
 }
 
 /// What happened at an engine.
@@ -265,8 +264,8 @@ impl Engine {
         page.clone_into(&mut self.log.lock().unwrap().page);
     }
 
-    /// A gateway before it, which lets every caller in. `keys` are those of its model, as lines with
-    /// six spaces less than they have in a file.
+    /// A gateway before it, which lets every caller in. `keys` are those of its model, as lines
+    /// with six spaces less than they have in a file.
     pub(crate) async fn rig(&self, keys: &str) -> Rig {
         rig(&[self.address], "vllm", keys).await
     }

@@ -90,3 +90,115 @@ async fn each_event_goes_on_as_soon_as_it_is_there() {
     }
     stream.rest().await.assert_complete();
 }
+
+/// What a client gets of events that come in one write.
+async fn of(events: &[&str]) -> String {
+    let engine = Engine::streaming(events.iter().map(|one| (*one).to_owned()).collect()).await;
+    let (got, whole) = bytes(&engine).await;
+    assert!(whole, "{got}");
+    got
+}
+
+#[tokio::test]
+async fn comments_stay_comments_and_no_event_is_made_of_them() {
+    let (a, busy) = (delta("x"), ": PROCESSING\n\n");
+    let got = of(&[busy, busy, ":\n", ":\n", ":\n\n", &a, FIN, DONE]).await;
+    assert_eq!(got, format!("{busy}{busy}:\n:\n:\n\n{a}{FIN}{DONE}"));
+}
+
+#[tokio::test]
+async fn events_without_contents_are_swallowed() {
+    let (a, b) = (delta("a"), delta("b"));
+    let got = of(&[&a, "data:\n\n", "data: \n\n", &b, FIN, DONE]).await;
+    assert_eq!(got, format!("{a}{b}{FIN}{DONE}"));
+}
+
+#[tokio::test]
+async fn lines_that_end_in_crlf_are_events_of_their_own() {
+    let crlf = |text: &str| text.replace('\n', "\r\n");
+    let named = "event: message\r\nid: 7\r\ndata: {\"choices\":[]}\r\n\r\n";
+    let (a, fin, done) = (crlf(&delta("a")), crlf(FIN), crlf(DONE));
+    let sent = [
+        named,
+        a.as_str(),
+        &delta("b"),
+        &fin,
+        &crlf(&usage(2, 2)),
+        &done,
+    ];
+    let got = of(&sent).await;
+    assert_eq!(got, format!("{named}{a}{}{fin}{done}", delta("b")));
+}
+
+#[tokio::test]
+async fn data_on_several_lines_and_a_byte_order_mark_go_through() {
+    let several = "\u{feff}data: {\"choices\":\ndata: []}\n\n";
+    let got = of(&[several, &delta("a"), FIN, DONE]).await;
+    assert_eq!(got, format!("{several}{}{FIN}{DONE}", delta("a")));
+}
+
+#[tokio::test]
+async fn members_that_nobody_knows_go_through() {
+    let strange = "data: {\"id\":\"c1\",\"service_tier\":\"x\",\"system_fingerprint\":\"f\",\
+        \"x_vendor\":[1.50],\"choices\":[{\"index\":0,\"delta\":{\
+        \"reasoning_content\":\"r\",\"reasoning_items\":[{\"a\":1}],\
+        \"refusal\":null,\"annotations\":[]}}]}\n\n";
+    assert_eq!(
+        of(&[strange, FIN, DONE]).await,
+        format!("{strange}{FIN}{DONE}")
+    );
+}
+
+#[tokio::test]
+async fn a_tool_call_of_three_mebibytes_goes_through_whole() {
+    let arguments = "x".repeat(3 << 20);
+    let event = format!(
+        "data: {{\"choices\":[{{\"index\":0,\"delta\":{{\"tool_calls\":[{{\"index\":0,\"function\":\
+         {{\"arguments\":\"{arguments}\"}}}}]}}}}]}}\n\n"
+    );
+    let pieces: Vec<&str> = event
+        .as_bytes()
+        .chunks(16 * 1024)
+        .map(|piece| std::str::from_utf8(piece).unwrap())
+        .chain([FIN, DONE])
+        .collect();
+    let got = of(&pieces).await;
+    assert!(got == format!("{event}{FIN}{DONE}"), "{} bytes", got.len());
+}
+
+#[tokio::test]
+async fn a_stream_says_that_nobody_is_to_keep_it() {
+    let engine = Engine::streaming(vec![delta("a"), FIN.into(), DONE.into()]).await;
+    let rig = engine.rig("").await;
+    let stream = Stream::begin(rig.address(), &stream(json!({}))).await;
+    let header = |name| stream.head.header(name);
+    assert_eq!(header("content-type"), Some("text/event-stream"));
+    assert_eq!(header("cache-control"), Some("no-cache"));
+    assert_eq!(header("x-accel-buffering"), Some("no"));
+    assert_eq!(header("content-length"), None);
+}
+
+#[tokio::test]
+async fn an_event_past_the_bound_ends_the_stream_with_an_error_and_holds_little() {
+    let engine = Engine::start(|_, mut wire| async move {
+        wire.send(STREAM).await;
+        wire.send(chunk(delta("a"))).await;
+        wire.send(chunk("data: ")).await;
+        for _ in 0..256 {
+            wire.send(chunk([b'a'; 1024])).await;
+        }
+        wire.closed().await;
+        None
+    })
+    .await;
+    let rig = engine
+        .rig("upstream: { model: qwen, max_event: 64KiB }")
+        .await;
+    let told = Stream::begin(rig.address(), &stream(json!({})))
+        .await
+        .rest()
+        .await;
+    told.assert_failed("replica_bad_answer");
+    assert_eq!(told.text, "a");
+    rig.until_idle(secs(60)).await;
+}

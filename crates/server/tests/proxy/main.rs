@@ -1,7 +1,7 @@
 //! A gateway before an engine in another process, which a test plays byte by byte.
 //!
-//! Each file is about one promise. What the engine sends, and when, is written out in the test; what
-//! the client and the ledger get is what is looked at.
+//! Each file is about one promise. What the engine sends, and when, is written out in the test;
+//! what the client and the ledger get is what is looked at.
 
 #![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
 
@@ -17,6 +17,7 @@ mod endings;
 mod framing;
 mod headers;
 mod pooling;
+mod reaching;
 mod timeouts;
 mod usage;
 mod windows;

@@ -134,5 +134,5 @@ async fn embeddings_are_refused_by_name() {
         .await;
     assert_eq!(answer.status(), 400);
     assert_eq!(answer.json()["error"]["param"], "model");
-    assert!(answer.text().contains("no model here makes embeddings"));
+    assert!(answer.text().contains("makes no embeddings"));
 }

@@ -65,3 +65,25 @@ fn nobody_does_less_work_for_being_fair() {
     );
     assert!(fair * 100 >= plain * 97, "{fair} a second against {plain}");
 }
+
+#[test]
+fn the_committed_table_is_what_a_run_gives() {
+    let file = concat!(env!("CARGO_MANIFEST_DIR"), "/../../results/fairness.csv");
+    let committed = std::fs::read_to_string(file).unwrap();
+    let traces = std::env::var_os("TOLLGATE_TRACES").map(std::path::PathBuf::from);
+    let run: Vec<String> = compared(traces.as_deref())
+        .unwrap()
+        .iter()
+        .map(Compared::to_string)
+        .collect();
+    assert_eq!(committed.lines().next(), Some(HEADER));
+    let of_the_trace = |line: &&str| line.starts_with("\"27 tenants, the trace\"");
+    let lines = committed.lines().skip(1);
+    let expected: Vec<&str> = lines
+        .filter(|line| traces.is_some() || !of_the_trace(line))
+        .collect();
+    assert_eq!(
+        run, expected,
+        "cargo run --release -p tollgate-sim --example fairness"
+    );
+}

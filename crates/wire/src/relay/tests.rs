@@ -1,3 +1,5 @@
+//! Reading a request and editing it, by example and by law.
+
 use proptest::prelude::*;
 use serde_json::{Value, json};
 

@@ -338,8 +338,8 @@ struct Details<'a> {
 pub(crate) fn read_usage(usage: Option<&RawValue>, timings: Option<&RawValue>) -> Option<Usage> {
     let number = |value: Option<&RawValue>| value.and_then(|value| value.get().parse().ok());
     let members: UsageMembers<'_> = lenient(usage).unwrap_or_default();
-    let prompt = number(members.prompt_tokens).or(number(members.input_tokens));
-    let output = number(members.completion_tokens).or(number(members.output_tokens));
+    let prompt = number(members.prompt_tokens).or_else(|| number(members.input_tokens));
+    let output = number(members.completion_tokens).or_else(|| number(members.output_tokens));
     let details = members
         .prompt_tokens_details
         .or(members.input_tokens_details);

@@ -1,3 +1,5 @@
+//! What goes on of a stream and what is read in it, by example and by law.
+
 use proptest::prelude::*;
 
 use super::*;

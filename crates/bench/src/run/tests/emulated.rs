@@ -2,8 +2,9 @@
 
 use std::num::{NonZeroU32, NonZeroUsize};
 
+use tollgate_policy::ids::RequestId;
 use tollgate_policy::units::Tokens;
-use tollgate_sim::emulated::{Config, Cost};
+use tollgate_sim::emulated::{Config, Cost, Effect, Emulated, Event, Request};
 use tollgate_sim::workload::{Session, SharedPrefix};
 
 use super::*;
@@ -79,6 +80,81 @@ fn against_half_the_engine_that_it_needs_latency_grows_window_after_window() {
     // Each second half a second of work is left over.
     for pair in means.windows(2) {
         assert!(pair[1] > pair[0] + 200_000, "{means:?}");
+    }
+}
+
+/// TTFT in microseconds of each arrival, in order, on the virtual clock.
+fn virtual_waits(workload: &Workload, config: Config) -> Vec<u64> {
+    let arrivals: Vec<Arrival> = workload.arrivals().collect();
+    let mut engine = Emulated::new(config).unwrap();
+    let mut waits = vec![None; arrivals.len()];
+    let mut come = 0;
+    loop {
+        let next = arrivals.get(come).map(|arrival| arrival.at);
+        let wake = engine.next_wake();
+        let Some(now) = [next, wake].into_iter().flatten().min() else {
+            return waits.into_iter().map(Option::unwrap).collect();
+        };
+        if wake == Some(now) {
+            engine.handle(Event::Wake, now);
+        } else {
+            let arrival = arrivals[come];
+            let id = RequestId::new(come as u64);
+            come += 1;
+            let request = Request {
+                id,
+                prompt: arrival.prompt,
+                output: arrival.output,
+                prefix: Arc::default(),
+            };
+            engine.handle(Event::Arrived(request), now);
+        }
+        while let Some(effect) = engine.poll_effect() {
+            if let Effect::Stepped { served } = effect {
+                for one in served.iter().filter(|one| one.output > Tokens::ZERO) {
+                    let place = usize::try_from(one.id.get()).unwrap();
+                    waits[place].get_or_insert_with(|| now.since(arrivals[place].at).get());
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn through_sockets_an_engine_is_no_faster_than_on_the_virtual_clock_and_hardly_slower() {
+    // Eight slots, some 16 requests a second; the costs are large beside those of this machine.
+    let config = Config {
+        slots: NonZeroU32::new(8).unwrap(),
+        cost: Cost {
+            step: Micros::from_millis(30),
+            per_sequence: Micros::from_millis(1),
+            prefill_tokens_per_second: 4_000.try_into().unwrap(),
+        },
+        chunk: Tokens::new(512),
+        ..Config::default()
+    };
+    for rate in [8.0, 24.0, 48.0] {
+        let engine = engine(Pace::Emulated(config));
+        let mut tenant = tenant("a", rate, Identity::TenantHeader);
+        (tenant.load.prompt, tenant.load.output) = (Lengths::Constant(64), Lengths::Constant(10));
+        let spec = spec_of(&engine, vec![tenant], 2);
+        let mut real: Vec<u64> = rows(&spec)
+            .iter()
+            .map(|row| row.first_token.unwrap().since(row.intended).get())
+            .collect();
+        let mut virtual_time = virtual_waits(&workload(&spec).unwrap(), config);
+        assert_eq!(real.len(), virtual_time.len());
+        real.sort_unstable();
+        virtual_time.sort_unstable();
+        for percent in [50, 95] {
+            let at = real.len() * percent / 100;
+            let (real, expected) = (real[at], virtual_time[at]);
+            let shown = format!("{rate}/s, p{percent}: {real} us, virtually {expected} us");
+            println!("{shown}");
+            // Never faster, and no slower than a busy test machine makes it.
+            assert!(real + 20_000 > expected * 9 / 10, "{shown}");
+            assert!(real < 2 * expected + 2_000_000, "{shown}");
+        }
     }
 }
 

@@ -8,7 +8,11 @@ fn only(path: &str, value: &str) -> String {
     let mut text = value.to_owned();
     let parts: Vec<&str> = path.split('.').collect();
     for (depth, part) in parts.iter().enumerate().rev() {
+        let remote = "name: m, engine: vllm, replicas: [{url: \"http://h\"}], ";
         let beside = match (&parts[..depth], *part) {
+            (["models[]"], "upstream") => remote,
+            (["models[]"], "stream") if parts.ends_with(&["idle"]) => remote,
+            (["models[]"], "replicas[]") if parts.ends_with(&["url"]) => "name: m, engine: vllm, ",
             (["models[]"], "name") => "engine: fake, ",
             (["models[]"], "path" | "threads") => "name: m, engine: embedded, ",
             (["models[]"], "engine") => "name: m, path: m, ",

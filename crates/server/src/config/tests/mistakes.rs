@@ -27,7 +27,7 @@ tenants:
     2:21: server.max_body is 32MB; use a size in KiB, MiB, GiB or bytes, 1KiB..=1GiB
     2:34: server.drain is 60; use a duration like 30s, 250ms or 10m, 1s..=1h
     3:9: modles is not a known key; did you mean models?
-    6:13: models[0].engine is vllm, which is not in this version; embedded and fake are
+    5:5: models[0].replicas is missing; say where the engines listen: [{ url: "http://127.0.0.1:8000" }]
     7:11: models[1].name is small, which names models[0] already; names are unique
     9:20: models[1].max_sequences is 0; use 1..=256
     12:19: tenants[0].keys[0].env is NO_SUCH_KEY, which is not set or empty; set it to the key
@@ -117,16 +117,16 @@ models:
     14:18: models[2].slo.ttft is not in this version; leave it out
     14:28: models[2].slo.tpot is 0ms; use 1ms..=10s
     15:17: models[2].max_stream ends each stream before its first stream.keepalive
+    16:5: models[3].stream.idle is for engines in other processes; this one is in ours
     18:14: models[3].context is 9000, more than fake.context 8192
     19:16: models[3].kv_tokens is 100; use a multiple of 16
     20:28: models[3].queue.max_requests is 0; use 1..=1000000
     20:41: models[3].queue.max_wait is 2h; use 0s..=1h
     21:26: models[3].stream.keepalive is 1ms; use 100ms..=10m
-    21:37: models[3].stream.idle is not in this version; leave it out
     22:19: models[3].fake.seed is -1; use 0..=18446744073709551615
     22:30: models[3].fake.steps is not a known key; did you mean step?
-    23:24: models[4].engine is openai, which is not in this version; embedded and fake are
-    24:24: models[5].engine is magic; use embedded or fake
+    23:5: models[4].replicas is missing; say where the engines listen: [{ url: "http://127.0.0.1:8000" }]
+    24:24: models[5].engine is magic; use embedded or fake or vllm or sglang or llama-server or openai
     25:5: models[6] is h; use a mapping of keys to values
     "#);
 }
@@ -261,9 +261,46 @@ models:
     11:14: models[1].classes.standard is 85%, more than reserved 80%
     12:15: models[1].replicas leaves nobody to serve the other classes; add {}
     15:24: models[2].replicas[0].only is standard; use reserved
-    15:43: models[2].replicas[1].url is for engines in other processes, which are not in this version
+    15:43: models[2].replicas[1].url is for engines in other processes; this one is in ours
     16:40: models[3].replicas is 2; use a list like [a, b]
     "#);
+}
+
+#[test]
+fn mistakes_about_engines_in_other_processes() {
+    let text = "\
+identity: { anonymous: allow }
+models:
+  - name: a
+    engine: vllm
+    path: m.gguf
+    replicas: [{}, { url: here }, { url: \"http://h\" }]
+    upstream: { model: a b, key: \"sk-secret with a space\", connect: 1ms, priority: maybe, max_event: 1 }
+  - name: b
+    engine: llama-server
+    replicas: [{ url: \"http://h\", only: reserved }]
+    upstream: { cache_salt: on, first_byte: 20m }
+    max_sequences: 5000
+  - { name: c, engine: fake, upstream: {}, stream: { idle: 5s } }
+  - { name: d, engine: openai, replicas: [] }
+";
+    assert_snapshot!(problems(text), @"
+    5:11: models[0].path is not for engine: vllm
+    6:16: models[0].replicas[0].url is missing; say where it listens, like http://127.0.0.1:8000
+    6:27: models[0].replicas[1].url is here; use an address like http://127.0.0.1:8000, https://host or unix:/path
+    7:24: models[0].upstream.model is `a b`; use a text of 1 to 256 printable characters
+    7:34: models[0].upstream.key is ***; use a text of 1 to 4096 printable characters
+    7:69: models[0].upstream.connect is 1ms; use 10ms..=1m
+    7:84: models[0].upstream.priority is maybe; use on or off
+    7:102: models[0].upstream.max_event is 1; use 64KiB..=256MiB
+    8:5: models[1].max_stream ends each stream before it could be cut by upstream.first_byte
+    10:15: models[1].replicas leaves nobody to serve the other classes; add {}
+    11:29: models[1].upstream.cache_salt is for vllm and sglang; llama-server has no such member
+    12:20: models[1].max_sequences is 5000; use 1..=4096
+    13:5: models[2].stream.idle is for engines in other processes; this one is in ours
+    13:40: models[2].upstream is for engines in other processes; this one is in ours
+    14:42: models[3].replicas is an empty list; use a list of 1 to 256 replicas, like [{}, {}]
+    ");
 }
 
 #[test]

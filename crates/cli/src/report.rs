@@ -1,0 +1,47 @@
+//! `tollgate report`: from raw rows to a page, whole or not at all.
+
+use std::io;
+use std::path::Path;
+use std::process::ExitCode;
+
+use tollgate_bench::args::ReportArgs;
+use tollgate_bench::study::{Study, write_whole};
+
+use crate::terminal;
+
+/// Exit code where no page was made.
+const NO_PAGE: u8 = 2;
+
+pub(crate) fn report(args: &ReportArgs) -> ExitCode {
+    match made(args) {
+        Ok(said) => {
+            terminal::answer(&said);
+            ExitCode::SUCCESS
+        }
+        Err(why) => {
+            terminal::complain(&format!("tollgate: {why}"));
+            ExitCode::from(NO_PAGE)
+        }
+    }
+}
+
+fn made(args: &ReportArgs) -> Result<String, String> {
+    let study = Study::read(&args.inputs, args.options()).map_err(|error| error.to_string())?;
+    write(&args.out, &study.to_html())?;
+    if let Some(path) = &args.csv {
+        write(path, &study.to_csv())?;
+    }
+    if let Some(path) = &args.peaks {
+        write(path, &study.peaks_csv())?;
+    }
+    let (with, without) = study.counts();
+    Ok(format!(
+        "{}: {with} runs with numbers, {without} without",
+        args.out.display()
+    ))
+}
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    let because = |error: io::Error| format!("cannot write {}: {error}", path.display());
+    write_whole(path, text).map_err(because)
+}
