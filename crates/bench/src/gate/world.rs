@@ -167,7 +167,14 @@ impl World {
                     }
                 }
                 Effect::Cancel { id, .. } => self.ask(emulated::Event::Cancelled(id)),
-                Effect::Start { .. } | Effect::Record(_) | Effect::Drained => {}
+                // One engine that does not fail: there is nowhere else to go, and nothing to tell.
+                Effect::Failed { .. }
+                | Effect::Withdraw { .. }
+                | Effect::Start { .. }
+                | Effect::Stop { .. }
+                | Effect::Retired { .. }
+                | Effect::Record(_)
+                | Effect::Drained => {}
             }
         }
     }
