@@ -10,6 +10,7 @@ use tollgate_policy::ids::{ModelId, ReplicaId, RequestId, TenantId};
 use tollgate_policy::outcome::{EngineEnding, FinishReason};
 use tollgate_policy::pace::Target;
 use tollgate_policy::request::{self, ClientEnding};
+use tollgate_policy::route;
 use tollgate_policy::tenant::{Allowed, Class, Limits, Tenant, TenantTable};
 use tollgate_policy::units::{KvBytes, Micros, Time, Tokens};
 use tollgate_policy::usage::{Usage, Weights};
@@ -167,7 +168,14 @@ impl World {
                     }
                 }
                 Effect::Cancel { id, .. } => self.ask(emulated::Event::Cancelled(id)),
-                Effect::Start { .. } | Effect::Record(_) | Effect::Drained => {}
+                // The engine of this world is one, and never fails.
+                Effect::Start { .. }
+                | Effect::Failed { .. }
+                | Effect::Withdraw { .. }
+                | Effect::Stop { .. }
+                | Effect::Retired { .. }
+                | Effect::Record(_)
+                | Effect::Drained => {}
             }
         }
     }
@@ -336,6 +344,8 @@ fn gateway(names: &[String], config: &emulated::Config) -> Gateway {
             kv_per_token: KvBytes::new(1),
             target: Target::default(),
             window: Bounds::default(),
+            routing: route::Policy::default(),
+            loading: None,
         }],
         replicas: vec![ReplicaConfig {
             model: MODEL,
