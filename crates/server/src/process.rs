@@ -80,9 +80,12 @@ impl Process {
             Ok(status) => status.to_string(),
             Err(error) => format!("nobody knows how: {error}"),
         };
-        let last = tail(&self.log);
-        let log = self.log.display();
-        format!("it ended ({how}); the last of {log}:\n{last}")
+        format!("it ended ({how}); {}", self.last_words())
+    }
+
+    /// The last lines of its log.
+    pub(crate) fn last_words(&self) -> String {
+        format!("the last of {}:\n{}", self.log.display(), tail(&self.log))
     }
 
     /// Ends the engine, and waits until it and all that it started are gone.

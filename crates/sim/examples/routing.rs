@@ -79,6 +79,8 @@ fn kv_in_flight() -> Result<(), Box<dyn std::error::Error>> {
     println!("| routers | rule | KV in flight, max over mean | p99 |");
     println!("|---|---|---|---|");
     let load = TenantLoad {
+        session: None,
+        shared: None,
         name: "all".to_owned(),
         arrivals: Arrivals::Poisson { rate: 333.0 },
         prompt: Lengths::Lognormal {

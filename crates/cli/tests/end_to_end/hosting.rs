@@ -104,7 +104,7 @@ fn an_engine_that_ends_is_started_again_and_its_last_words_are_logged() {
     });
     assert!(is_there(second));
     let ended = server.running.kill();
-    assert!(ended.stderr.contains("it ended"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the last of"), "{}", ended.stderr);
     until_gone(second);
 }
 

@@ -299,9 +299,9 @@ mod tests {
             for (replica, names) in prompts {
                 holders.sent(R[replica], &chained(&names), Tokens::new(800));
                 plain.sent(replica, &names, 8);
-                for one in 0..2 {
+                for (one, id) in R.into_iter().enumerate() {
                     let expected = 100 * u64::try_from(plain.matched(one, &names)).unwrap();
-                    prop_assert_eq!(holders.matched(R[one], &chained(&names)), Tokens::new(expected));
+                    prop_assert_eq!(holders.matched(id, &chained(&names)), Tokens::new(expected));
                 }
             }
         }

@@ -28,6 +28,8 @@ fn in_flight(rule: Rule, routers: usize) -> DecodeScore {
         max,
     };
     let load = TenantLoad {
+        session: None,
+        shared: None,
         name: "all".to_owned(),
         arrivals: Arrivals::Poisson { rate: 333.0 },
         prompt: lognormal(800.0, 8_000),
