@@ -95,8 +95,6 @@ fn kv_in_flight() -> Result<(), Box<dyn std::error::Error>> {
             min: 1,
             max: 2_000,
         },
-        shared: None,
-        session: None,
     };
     let until = Time::START + Micros::from_secs(180);
     let workload = Workload::drawn(vec![load], until, 1)?;

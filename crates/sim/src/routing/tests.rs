@@ -34,8 +34,6 @@ fn in_flight(rule: Rule, routers: usize) -> DecodeScore {
         arrivals: Arrivals::Poisson { rate: 333.0 },
         prompt: lognormal(800.0, 8_000),
         output: lognormal(200.0, 2_000),
-        shared: None,
-        session: None,
     };
     let until = Time::START + Micros::from_secs(90);
     let workload = Workload::drawn(vec![load], until, 1).unwrap();
