@@ -61,7 +61,8 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
             .stderr(log)
-            // Ctrl-C is for the gateway, which lets go of the engine when it has no more use for it.
+            // Ctrl-C is for the gateway, which lets go of the engine when it has no more use for
+            // it.
             .process_group(0)
             .spawn()?;
         Ok(Self {

@@ -183,6 +183,7 @@ impl Holders {
 
 #[cfg(test)]
 mod tests {
+    use proptest::collection::vec;
     use proptest::prelude::*;
 
     use super::*;
@@ -293,7 +294,7 @@ mod tests {
     proptest! {
         #[test]
         fn it_remembers_what_a_plain_list_would(
-            prompts in prop::collection::vec((0..2_usize, prop::collection::vec(0..3_u64, 1..6)), 1..60),
+            prompts in vec((0..2_usize, vec(0..3_u64, 1..6)), 1..60),
         ) {
             let (mut holders, mut plain) = (Holders::default(), Plain::default());
             for (replica, names) in prompts {

@@ -366,8 +366,8 @@ const MODELS: &[Key] = &[
         "models[].replicas[].device",
         "number, 0..=1023",
         Is("0"),
-        "The device the engine is loaded on: those on one are loaded one after the other. Only with \
-         `command`.",
+        "The device the engine is loaded on: those on one are loaded one after the other. Only \
+         with `command`.",
     ),
     key(
         "models[].replicas[].start_timeout",
@@ -386,8 +386,8 @@ const MODELS: &[Key] = &[
         "models[].routing.policy",
         "prefix or power_of_two or least_load or round_robin or hash",
         Is("prefix"),
-        "How a replica is chosen. `prefix`: of the one that holds most of the prompt and two drawn at \
-         random, the one with the least to do before the first token. `power_of_two`: the less \
+        "How a replica is chosen. `prefix`: of the one that holds most of the prompt and two \
+         drawn at random, the one with the least to do before the first token. `power_of_two`: the less \
          loaded of two drawn at random. `least_load`: the least loaded of all. `round_robin`: each in \
          turn. `hash`: the one that the beginning of the prompt hashes to, or else the tenant.",
     ),
@@ -415,8 +415,8 @@ const MODELS: &[Key] = &[
         "models[].load.memory",
         "size",
         Means("refused in `load`, without which the model is always loaded"),
-        "What the model takes of its device. With `load` it is loaded when it is first asked for, and \
-         unloaded when others need the room and it is used least. Only with `command`.",
+        "What the model takes of its device. With `load` it is loaded when it is first asked \
+         for, and unloaded when others need the room and it is used least. Only with `command`.",
     ),
     key(
         "models[].load.budget",
