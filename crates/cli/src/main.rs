@@ -92,9 +92,9 @@ enum Verb {
     Sim(sim::SimArgs),
     /// Look at everything that a configuration relies on, and say what is wrong and what to do.
     ///
-    /// It asks the engines whether they are there, what they know and whether they stream, and looks
-    /// at ports, files and devices. Nothing is changed; each engine is asked for one token. Exits 0
-    /// when all of it works, 1 when something does not, and 2 when the file has mistakes.
+    /// It asks the engines whether they are there, what they know and whether they stream, and
+    /// looks at ports, files and devices. Nothing is changed; each engine is asked for one token.
+    /// Exits 0 when all of it works, 1 when something does not, and 2 when the file has mistakes.
     Doctor {
         /// The configuration to look at.
         #[arg(long, value_name = "FILE")]

@@ -56,7 +56,9 @@ pub enum Failure {
     Silent,
     /// It has no room: no fault of its own.
     Busy,
-    /// What it sent is no answer, or an error of its own.
+    /// It answered with an error of its own: a status of 5xx, or an error event.
+    Erred,
+    /// What it sent is no answer.
     BadAnswer,
     /// It broke off in the middle of an answer.
     BrokeOff,
@@ -71,6 +73,7 @@ impl Failure {
             | Self::Unreachable
             | Self::Silent
             | Self::Busy
+            | Self::Erred
             | Self::BadAnswer
             | Self::BrokeOff => true,
         }
@@ -250,7 +253,9 @@ impl Outcome {
             },
             Self::Rejected(rejection) => rejection.row(),
             Self::Evicted(eviction) => eviction.row(),
-            Self::ReplicaFailed(Failure::Sequence) => ended(502, "replica_failed_request"),
+            Self::ReplicaFailed(Failure::Sequence | Failure::Erred) => {
+                ended(502, "replica_failed_request")
+            }
             Self::ReplicaFailed(Failure::Engine) => ended(502, "replica_failed"),
             Self::ReplicaFailed(Failure::Unreachable) => ended(502, "replica_unreachable"),
             Self::ReplicaFailed(Failure::Silent) => ended(504, "replica_silent"),

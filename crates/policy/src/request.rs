@@ -83,6 +83,8 @@ pub(crate) enum Stage {
 pub(crate) struct Running {
     pub(crate) replica: ReplicaId,
     pub(crate) dispatched: Time,
+    /// What of its prompt counts as prefill in flight: nothing once a token has answered it.
+    pub(crate) prefill: Tokens,
     /// When its first token was written to the client.
     pub(crate) first_token: Option<Time>,
     /// When it is stopped at the latest.

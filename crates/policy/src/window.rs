@@ -366,8 +366,6 @@ impl Window {
         );
         self.held.sequences -= 1;
         self.held.kv -= kv;
-        // What it was sent and is done with is no more of what it was sent: a replica that never
-        // says what it holds would else be full for ever.
         self.since -= kv.min(self.since);
         if class == Class::BestEffort {
             self.held.best_effort_kv -= kv;

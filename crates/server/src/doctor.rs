@@ -1,7 +1,7 @@
 //! Looks at everything that a configuration relies on, and says what is wrong and what to do.
 //!
-//! It asks engines, files and ports, and changes none of them; one short request for a stream is all
-//! that it costs an engine. That a configuration can be read at all was seen to before.
+//! It asks engines, files and ports, and changes none of them; one short request for a stream is
+//! all that it costs an engine. That a configuration can be read at all was seen to before.
 
 use std::net::TcpListener;
 use std::path::Path;

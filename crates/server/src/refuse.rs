@@ -196,6 +196,7 @@ fn message(outcome: Outcome) -> String {
         }
         Outcome::ReplicaFailed(
             Failure::Sequence
+            | Failure::Erred
             | Failure::Engine
             | Failure::Unreachable
             | Failure::BadAnswer

@@ -274,7 +274,11 @@ impl Plain {
             Failure::Engine | Failure::Unreachable | Failure::BrokeOff => {
                 self.engines[replica].is_up = false;
             }
-            Failure::Sequence | Failure::Silent | Failure::Busy | Failure::BadAnswer => {}
+            Failure::Sequence
+            | Failure::Silent
+            | Failure::Busy
+            | Failure::Erred
+            | Failure::BadAnswer => {}
         }
         if !told {
             self.effects

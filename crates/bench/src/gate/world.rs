@@ -167,12 +167,13 @@ impl World {
                     }
                 }
                 Effect::Cancel { id, .. } => self.ask(emulated::Event::Cancelled(id)),
-                // The one engine here is always there and never fails.
-                Effect::Start { .. }
-                | Effect::Stop { .. }
-                | Effect::Failed { .. }
+                // One engine that does not fail: there is nowhere else to go, and nothing to tell.
+                Effect::Failed { .. }
                 | Effect::Withdraw { .. }
+                | Effect::Start { .. }
+                | Effect::Stop { .. }
                 | Effect::Retired { .. }
+                | Effect::Mark(_)
                 | Effect::Record(_)
                 | Effect::Drained => {}
             }

@@ -466,8 +466,8 @@ const MODELS: &[Key] = &[
         "models[].replicas[].device",
         "number, 0..=1023",
         Is("0"),
-        "The device the engine is loaded on: those on one are loaded one after the other. Only with \
-         `command`.",
+        "The device the engine is loaded on: those on one are loaded one after the other. Only \
+         with `command`.",
     ),
     key(
         "models[].replicas[].start_timeout",
@@ -484,10 +484,10 @@ const MODELS: &[Key] = &[
     ),
     key(
         "models[].routing.policy",
-        "prefix, power_of_two, least_load, round_robin or hash",
+        "prefix or power_of_two or least_load or round_robin or hash",
         Is("prefix"),
-        "How a replica is chosen. `prefix`: of the one that holds most of the prompt and two drawn at \
-         random, the one with the least to do before the first token. `power_of_two`: the less \
+        "How a replica is chosen. `prefix`: of the one that holds most of the prompt and two \
+         drawn at random, the one with the least to do before the first token. `power_of_two`: the less \
          loaded of two drawn at random. `least_load`: the least loaded of all. `round_robin`: each in \
          turn. `hash`: the one that the beginning of the prompt hashes to, or else the tenant.",
     ),
@@ -513,15 +513,15 @@ const MODELS: &[Key] = &[
     ),
     key(
         "models[].load.memory",
-        "size, 1B..=1PiB",
-        Means("the model is always loaded; refused with `load`"),
-        "What the model takes of its device. With `load` it is loaded when it is first asked for, and \
-         unloaded when others need the room and it is used least. Only with `command`.",
+        "size",
+        Means("refused in `load`, without which the model is always loaded"),
+        "What the model takes of its device. With `load` it is loaded when it is first asked \
+         for, and unloaded when others need the room and it is used least. Only with `command`.",
     ),
     key(
         "models[].load.budget",
-        "size, 1B..=1PiB",
-        Means("refused with `load`"),
+        "size",
+        Means("refused in `load`"),
         "What the device has for all models that are loaded on it.",
     ),
     key(

@@ -52,8 +52,8 @@ pub(crate) fn addresses(engines: &[Unruly]) -> Vec<SocketAddr> {
 }
 
 impl Gateway {
-    /// A gateway before these engines, all of which are up, with more keys of their model, each line
-    /// indented as in the file.
+    /// A gateway before these engines, all of which are up, with more keys of their model, each
+    /// line indented as in the file.
     pub(crate) async fn before(engines: &[Unruly], keys: &str) -> Self {
         let gateway = Self::starting(&yaml(&addresses(engines), keys)).await;
         gateway.until_healthy(engines.len()).await;

@@ -11,8 +11,12 @@ fn only(path: &str, value: &str) -> String {
         let remote = "name: m, engine: vllm, replicas: [{url: \"http://h\"}], ";
         let beside = match (&parts[..depth], *part) {
             (["models[]"], "upstream") => remote,
+            (["models[]"], "load") => "name: m, engine: vllm, replicas: [{command: [vllm]}], ",
+            (["models[]"], "replicas[]") if parts.len() > 2 && parts[2] != "only" => {
+                "name: m, engine: vllm, "
+            }
+            (["models[]", "replicas[]"], "device" | "start_timeout") => "command: [vllm], ",
             (["models[]"], "stream") if parts.ends_with(&["idle"]) => remote,
-            (["models[]"], "replicas[]") if parts.ends_with(&["url"]) => "name: m, engine: vllm, ",
             (["models[]"], "name") => "engine: fake, ",
             (["models[]"], "path" | "threads") => "name: m, engine: embedded, ",
             (["models[]"], "engine") => "name: m, path: m, ",
