@@ -166,6 +166,10 @@ fn exit_code(error: &anyhow::Error) -> ExitCode {
         Some(StartError::Overlap(_)) => ExitCode::from(check::MISTAKES),
         Some(
             StartError::Model { .. }
+            | StartError::Nothing { .. }
+            | StartError::Port { .. }
+            | StartError::Trust { .. }
+            | StartError::Salt { .. }
             | StartError::Store(_)
             | StartError::Listen { .. }
             | StartError::Admin { .. },

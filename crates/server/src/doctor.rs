@@ -103,7 +103,10 @@ fn about(all: &mut Vec<Finding>, about: String) -> Findings<'_> {
 fn ports(config: &Config, all: &mut Vec<Finding>) {
     let wanted = [
         ("listen", Some(config.listen)),
-        ("admin.listen", admin_listen(config)),
+        (
+            "admin.listen",
+            config.admin.as_ref().map(|admin| admin.listen),
+        ),
     ];
     for (key, address) in wanted {
         let Some(address) = address else { continue };
@@ -116,10 +119,6 @@ fn ports(config: &Config, all: &mut Vec<Finding>) {
             ),
         }
     }
-}
-
-const fn admin_listen(config: &Config) -> Option<std::net::SocketAddr> {
-    config.admin
 }
 
 fn folder(path: &Path, all: &mut Vec<Finding>) {

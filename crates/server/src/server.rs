@@ -21,7 +21,7 @@ use tollgate_policy::window;
 use crate::admin;
 use crate::app::{App, Bounds, Callers, EngineModel, Made, ServedModel};
 use crate::books::Books;
-use crate::clerk::{self, Clerk, SharedStore};
+use crate::clerk::{Clerk, SharedStore};
 use crate::clock::Clock;
 use crate::config::{
     Address, Config, EngineConfig, Fairness, ModelConfig, RemoteConfig, ReplicaConfig,
@@ -29,7 +29,7 @@ use crate::config::{
 use crate::desk::{Desk, ReplicaTask};
 use crate::idempotent::Answers;
 use crate::identity::{Identity, KeyRing};
-use crate::journal::{Journal, JournalError, Left};
+use crate::journal::JournalError;
 use crate::listen::{Closing, Door, accept};
 use crate::membership::Membership;
 use crate::metrics::Metrics;

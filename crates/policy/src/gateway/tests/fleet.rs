@@ -482,6 +482,7 @@ fn the_same_session_is_sent_to_the_same_replica_until_that_one_fails() {
         let arrival = Arrival {
             id: RequestId::new(id),
             tenant: TenantId::new(0),
+            key: None,
             model: MODEL,
             prompt: Tokens::new(100),
             output_max: Some(Tokens::new(50)),
@@ -540,6 +541,7 @@ impl Rig {
         let arrival = Arrival {
             id: RequestId::new(id),
             tenant: TenantId::new(0),
+            key: None,
             model: ModelId::new(model),
             prompt: Tokens::new(100),
             output_max: Some(Tokens::new(50)),
