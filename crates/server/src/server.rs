@@ -237,19 +237,24 @@ impl Server {
             desk,
         };
         server.begin(plans, models, roster, orders);
-        let timer = Arc::clone(&server.desk);
-        server.run("timer", async move { timer.keep_time().await });
-        let keeper = writable::keep(Arc::clone(&server.desk), server.config.ledger.on_failure);
-        server.run("ledger", keeper);
-        let places = server.config.server.max_connections;
-        let door = server.door(router(Arc::clone(&server.app)), places);
-        server.run("accept", accept(listener, door));
-        if let Some(listener) = admin {
-            let router = admin::router(Arc::clone(&server.app));
-            let door = server.door(router, admin::CONNECTIONS_MAX);
-            server.run("accept-admin", accept(listener, door));
-        }
+        server.open_doors(listener, admin);
         Ok(server)
+    }
+
+    /// Keeps time, and lets callers in.
+    fn open_doors(&self, listener: TcpListener, admin: Option<TcpListener>) {
+        let timer = Arc::clone(&self.desk);
+        self.run("timer", async move { timer.keep_time().await });
+        let keeper = writable::keep(Arc::clone(&self.desk), self.config.ledger.on_failure);
+        self.run("ledger", keeper);
+        let places = self.config.server.max_connections;
+        let door = self.door(router(Arc::clone(&self.app)), places);
+        self.run("accept", accept(listener, door));
+        if let Some(listener) = admin {
+            let router = admin::router(Arc::clone(&self.app));
+            let door = self.door(router, admin::CONNECTIONS_MAX);
+            self.run("accept-admin", accept(listener, door));
+        }
     }
 
     /// Takes on each change of the file that this server's configuration came from, and what it
