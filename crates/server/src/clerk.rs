@@ -195,6 +195,8 @@ impl Work {
     fn tend(&mut self, app: &App) -> Result<(), FoldError> {
         let clock = app.desk.clock();
         let now = clock.now();
+        let on_disk = *app.desk.books().journal().synced().borrow();
+        self.folding.until(on_disk);
         self.folding.catch_up(&mut self.store)?;
         while let Some(replay) = self.replays.first() {
             self.store.keep_replay(replay)?;

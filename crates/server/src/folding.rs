@@ -31,6 +31,8 @@ pub enum FoldError {
 pub struct Folding {
     data_dir: PathBuf,
     reader: Reader,
+    /// How far may be read.
+    until: Option<Position>,
     /// The journal's name, once it is known that there is one.
     journal: Option<String>,
     /// What was read and is not known to be in the store.
@@ -49,9 +51,16 @@ impl Folding {
         Self {
             data_dir: data_dir.to_owned(),
             reader: Reader::open(data_dir),
+            until: None,
             journal: None,
             batch: None,
         }
+    }
+
+    /// Folds no further than to here from now on: what is not on disk yet can be taken back by a
+    /// power cut, and the store must not have gone past it then.
+    pub(crate) fn until(&mut self, on_disk: Position) {
+        self.until = Some(on_disk);
     }
 
     /// Folds all there is now; how many requests were counted.
@@ -124,6 +133,9 @@ impl Folding {
     }
 
     fn read(&mut self) -> Result<Option<Batch>, FoldError> {
+        if let Some(limit) = self.until {
+            self.reader.until(limit);
+        }
         let mut batch: Option<Batch> = None;
         for _ in 0..BATCH {
             let Some(entry) = self.reader.next()? else {

@@ -42,9 +42,6 @@ pub enum Fault {
     /// A request was charged twice.
     #[error("{0} ended twice")]
     EndedTwice(RequestName),
-    /// A request was charged less than it had used before its end.
-    #[error("{0} ended with fewer tokens than its last mark says")]
-    BelowMark(RequestName),
     /// Of more prompt tokens than there were, some were reused.
     #[error("{0} reused more prompt tokens than it had")]
     ReusedTooMuch(RequestName),
@@ -118,11 +115,6 @@ impl Count {
             self.account.interrupted += 1;
         }
         let used = ended.used;
-        if let Some(mark) = self.in_flight.mark(ended.request)
-            && (mark.used.output > used.output || mark.used.prompt > used.prompt)
-        {
-            self.account.find(Fault::BelowMark(ended.request));
-        }
         if used.cached > used.prompt {
             self.account.find(Fault::ReusedTooMuch(ended.request));
         }

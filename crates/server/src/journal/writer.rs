@@ -53,11 +53,6 @@ impl InFlight {
         u64::try_from(self.0.len()).unwrap_or(u64::MAX)
     }
 
-    /// The last mark of one of them.
-    pub(super) fn mark(&self, request: RequestName) -> Option<Mark> {
-        self.0.get(&request).and_then(|(_, mark)| *mark)
-    }
-
     /// Each of them, with its last mark.
     pub(super) fn into_each(self) -> impl Iterator<Item = (Started, Option<Mark>)> {
         self.0.into_values()
@@ -135,7 +130,7 @@ impl Writer {
     pub(super) fn commit(&mut self, records: &[Record], now: UnixMicros) -> io::Result<()> {
         self.find_place(now)?;
         if records.is_empty() {
-            return Ok(());
+            return self.look();
         }
         let mut bytes = Vec::new();
         let mut next = self.next;

@@ -8,7 +8,7 @@ mod gap;
 
 use std::collections::BTreeMap;
 
-use tollgate_policy::gateway::{Effect, Event, Record, Served};
+use tollgate_policy::gateway::{Effect, Event, Progress, Record, Served};
 use tollgate_policy::ids::RequestId;
 use tollgate_policy::tenant::Class;
 use tollgate_policy::units::{KvBlocks, KvByteMicros, Micros, Time, Tokens};
@@ -294,6 +294,7 @@ impl Oracles {
                 }
             },
             Effect::Record(record) => self.recorded(record, at),
+            Effect::Mark(progress) => self.marked(progress, at),
             Effect::Drained if !self.open.is_empty() => {
                 let what = format!("drained with {} requests open", self.open.len());
                 self.report(at, Oracle::Zero, what);
@@ -308,12 +309,24 @@ impl Oracles {
                     );
                 }
             },
-            Effect::Mark(_)
-            | Effect::Drained
+            Effect::Drained
             | Effect::Failed { .. }
             | Effect::Start { .. }
             | Effect::Stop { .. }
             | Effect::Retired { .. } => {}
+        }
+    }
+
+    /// What a crash would charge is no more than what was served.
+    fn marked(&mut self, progress: &Progress, at: Time) {
+        let Progress { id, usage, .. } = *progress;
+        let proven = self
+            .open
+            .get(&id)
+            .is_some_and(|seen| usage.prompt <= seen.prompt && usage.output <= seen.output);
+        if !proven {
+            let what = format!("{id} was marked with more than it was served: {usage:?}");
+            self.report(at, Oracle::Ledger, what);
         }
     }
 

@@ -129,6 +129,11 @@ fn a_token_too_many_on_the_bill_is_noticed() {
 }
 
 #[test]
+fn a_mark_of_more_than_was_served_is_noticed() {
+    assert_eq!(tripped(Flaw::MarksATokenMore), [Oracle::Ledger]);
+}
+
+#[test]
 fn a_replica_given_more_than_it_holds_is_noticed() {
     assert!(tripped(Flaw::ThinksKvIsLarger).contains(&Oracle::KvBudget));
 }

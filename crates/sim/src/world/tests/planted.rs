@@ -28,6 +28,7 @@ pub(super) enum Flaw {
     LosesAnEnd,
     EndsOneTwice,
     BillsATokenMore,
+    MarksATokenMore,
     ThinksKvIsLarger,
     EndsOneBesideTheDoor,
     ForgetsDeadlines,
@@ -125,6 +126,7 @@ impl Planted {
             | Flaw::LosesAnEnd
             | Flaw::EndsOneTwice
             | Flaw::BillsATokenMore
+            | Flaw::MarksATokenMore
             | Flaw::ThinksKvIsLarger
             | Flaw::EndsOneBesideTheDoor
             | Flaw::LetsArrivalsLie
@@ -219,6 +221,11 @@ impl Control for Planted {
                 };
                 Some(Effect::Record(Record { usage, ..record }))
             }
+            (Flaw::MarksATokenMore, Effect::Mark(progress)) => {
+                let mut more = progress;
+                more.usage.output += Tokens::new(1);
+                Some(Effect::Mark(more))
+            }
             (_, effect) => Some(effect),
         }
     }
@@ -230,6 +237,7 @@ impl Control for Planted {
             | Flaw::LosesAnEnd
             | Flaw::EndsOneTwice
             | Flaw::BillsATokenMore
+            | Flaw::MarksATokenMore
             | Flaw::ThinksKvIsLarger
             | Flaw::EndsOneBesideTheDoor
             | Flaw::ForgetsDeadlines
