@@ -14,6 +14,7 @@ mod fleet;
 #[cfg(test)]
 mod law;
 mod run;
+mod standing;
 #[cfg(test)]
 mod tests;
 
@@ -25,6 +26,7 @@ use rand_pcg::Pcg64;
 
 use self::end::{Ended, Stranger};
 pub use self::event::{Dispatch, Effect, Event, Quota, Record, Refusal, Report, Served, Tenancy};
+use self::standing::{Count, Standing};
 use crate::failover::Budget;
 use crate::fair::{self, FairQueue};
 use crate::health::{Health, State as HealthState};
@@ -100,10 +102,9 @@ pub struct Gateway {
     /// By `ModelId`: those that are loaded when they are asked for.
     shelf: Vec<Option<shelf::Item>>,
     replicas: Vec<Replica>,
-    /// When time alone changes something about a replica. invariant: outside of `handle`, what
-    /// `alarm` says of each.
+    /// When time alone changes something about a replica. invariant: what the `count` of each says.
     alarms: BTreeSet<(Time, ReplicaId)>,
-    /// Replicas that a fact has touched, whose alarms may be wrong until it has been dealt with.
+    /// Replicas that a fact has touched, which may not be as they are counted.
     touched: Vec<ReplicaId>,
     weights: Weights,
     /// invariant: each is in its pool's queue (queued) or its replica's window (running), and
@@ -129,6 +130,8 @@ struct Pool {
     rate: BusyRate,
     tpot: Tpot,
     running: u32,
+    /// Its replicas, by [`Class::ALL`].
+    standing: [Standing; 3],
     router: Router,
     failovers: Budget,
     /// Who was passed by last, for want of room.
@@ -154,8 +157,8 @@ struct Replica {
     health: Health,
     window: Window,
     steps: Steps,
-    /// Its entry among the alarms.
-    alarm: Option<Time>,
+    /// How it is counted in its pool's standing and among the alarms.
+    count: Count,
 }
 
 /// Whether a replica is there to stay.
@@ -196,6 +199,7 @@ impl Gateway {
         let pool = |(id, model): (u32, Model)| Pool {
             id: ModelId::new(id),
             queue: FairQueue::new(fairness, model.queue_max),
+            standing: std::array::from_fn(|_| Standing::default()),
             router: Router::new(model.routing, seed ^ u64::from(id)),
             failovers: Budget::default(),
             model,
@@ -268,7 +272,7 @@ impl Gateway {
         }
         self.expire(now);
         self.tend_shelf(now);
-        self.set_alarms();
+        self.count_touched();
         self.report_drained();
         self.invariants();
     }
@@ -482,11 +486,7 @@ impl Gateway {
             "a tenant counts what it has in flight"
         );
         assert_eq!(usize::try_from(running).map(|n| n + queued), Ok(in_flight));
-        for replica in &self.replicas {
-            let serving = replica.stay == Stay::Serving;
-            let wakes = replica.health.wakes_at().filter(|_| serving);
-            assert_eq!(replica.alarm, wakes, "a replica's pause ends unseen");
-        }
+        self.standing_invariants();
         assert!(self.fences.len() <= in_flight);
         let known = |id| self.requests.contains_key(id);
         assert!(self.affinities.keys().all(known), "an affinity of nobody");
