@@ -168,7 +168,7 @@ fn one(args: &SimArgs, scenario: &Scenario, replay: Option<Replay<'_>>) -> Resul
         .map_err(|error| format!("tollgate: {error}"))?;
     if let Some((path, mut file)) = log {
         let flushed = file.flush();
-        if let Some(error) = broken.or(flushed.err()) {
+        if let Some(error) = broken.or_else(|| flushed.err()) {
             return Err(unwritten(path, error));
         }
     }
