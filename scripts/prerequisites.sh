@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # Checks that everything a build needs is there, and installs what is missing where it may:
 # as root or with passwordless sudo, on a system with apt-get. Elsewhere it says what to run.
-# Usage: scripts/prerequisites.sh [--tests]   (--tests: also what the Python tests need)
+# Usage: scripts/prerequisites.sh [--tests]   (--tests: also what the tests need)
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -25,6 +25,11 @@ has_libclang() {
     compgen -G '/Library/Developer/CommandLineTools/usr/lib/libclang.dylib' >/dev/null
 }
 
+# Debian keeps the server's programs out of the path.
+has_postgres() {
+    has initdb || compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null
+}
+
 missing=()
 need() { # PACKAGE COMMAND...: the package is missing when the command fails.
     local package=$1
@@ -44,6 +49,7 @@ find_missing() {
     need python3-pip python3 -m pip --version
     if [ "$for_tests" = yes ]; then
         need python3-venv python3 -c 'import ensurepip, venv'
+        need postgresql has_postgres
     fi
 }
 

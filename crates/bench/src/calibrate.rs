@@ -214,7 +214,11 @@ impl Plan {
         step_points: Vec<Measured>,
         prefill_points: Vec<Measured>,
     ) -> Result<Fitted, CalibrateError> {
-        let steps = straight("times per output token", &step_points)?;
+        // Sequences may cost next to nothing, prompt tokens never do.
+        let steps = match level(&step_points) {
+            Some(level) => level,
+            None => straight("times per output token", &step_points)?,
+        };
         let prefill = straight("times to first token", &prefill_points)?;
         let micros = |ms: f64| (ms * 1e3).round().max(0.0) as u64;
         Ok(Fitted {
@@ -246,12 +250,29 @@ fn median(
     })
 }
 
+/// The level line through `points` that differ by less than can be told from noise and do not lie
+/// on a rising one.
+fn level(points: &[Measured]) -> Option<Line> {
+    /// A step is measured no better than this part of it.
+    const NOISE: f64 = 0.05;
+    let line = Line::through(points)?;
+    let mean = points.iter().map(|point| point.ms).sum::<f64>() / points.len() as f64;
+    let close = points
+        .iter()
+        .all(|point| (point.ms - mean).abs() <= NOISE * mean);
+    let rises = line.slope > 0.0 && line.explained >= STRAIGHT;
+    (close && !rises).then_some(Line {
+        at_zero: mean,
+        slope: 0.0,
+        explained: line.explained,
+    })
+}
+
 /// The line through `points`, if they lie on a rising one.
 fn straight(what: &'static str, points: &[Measured]) -> Result<Line, CalibrateError> {
     let Some(line) = Line::through(points) else {
         return Err(CalibrateError::Points(points.len(), what));
     };
-    // An engine whose sequences cost nothing is as good as flat: then the steps have no slope.
     let rises = line.slope > 0.0 && line.explained >= STRAIGHT;
     if rises {
         return Ok(line);
@@ -289,7 +310,7 @@ impl Line {
 }
 
 impl fmt::Display for Fitted {
-    /// YAML, with what it was fitted to in comments.
+    /// The fleet of a simulated scenario, in YAML, with what it was fitted to in comments.
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "# Fitted to {} ({}).", self.endpoint, self.model)?;
         for (what, points, line) in [
@@ -306,11 +327,11 @@ impl fmt::Display for Fitted {
                 writeln!(f, "#   {at:>6.0}: {ms:>9.3} ms, {off:+.3} from the line")?;
             }
         }
-        writeln!(f, "cost:")?;
-        writeln!(f, "  step: {}us", self.step_us)?;
-        writeln!(f, "  per_sequence: {}us", self.per_sequence_us)?;
+        writeln!(f, "fleet:")?;
+        writeln!(f, "  - step: {}us", self.step_us)?;
+        writeln!(f, "    per_sequence: {}us", self.per_sequence_us)?;
         let prefill = self.prefill_tokens_per_second;
-        writeln!(f, "  prefill_tokens_per_second: {prefill}")
+        writeln!(f, "    prefill_per_second: {prefill}")
     }
 }
 
@@ -347,8 +368,8 @@ mod tests {
         assert!(fitted.steps.explained > 0.999_999);
         let text = fitted.to_string();
         let yaml: serde_json::Value = crate::yaml::read(&text).unwrap();
-        assert_eq!(yaml["cost"]["step"], "10000us", "{text}");
-        assert_eq!(yaml["cost"]["prefill_tokens_per_second"], 12_000);
+        assert_eq!(yaml["fleet"][0]["step"], "10000us", "{text}");
+        assert_eq!(yaml["fleet"][0]["prefill_per_second"], 12_000);
     }
 
     #[test]
@@ -365,6 +386,14 @@ mod tests {
         let line = straight("times", &steps).unwrap();
         assert!((line.at_zero - 10.0).abs() < 0.06, "{line:?}");
         assert!((line.slope - 0.15).abs() < 0.015, "{line:?}");
+    }
+
+    #[test]
+    fn sequences_that_cost_nothing_are_no_mistake() {
+        let steps = points(&[(1.0, 10.02), (4.0, 9.99), (16.0, 9.98)]);
+        let prefill = points(&[(100.0, 18.48), (1_000.0, 93.48)]);
+        let fitted = plan().fit(steps, prefill).unwrap();
+        assert_eq!((fitted.step_us, fitted.per_sequence_us), (9_997, 0));
     }
 
     #[test]

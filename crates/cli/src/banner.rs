@@ -30,7 +30,7 @@ fn text(address: &str, models: &[ModelFacts], config: &Config, open: bool) -> St
     let _ = writeln!(
         out,
         "  usage    {}",
-        config.data_dir.join("usage.jsonl").display()
+        config.data_dir.join("journal").display()
     );
     let _ = writeln!(out, "  metrics  http://{address}/metrics");
     if let Some(model) = models.first() {

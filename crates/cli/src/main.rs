@@ -4,12 +4,17 @@ mod banner;
 mod bench;
 mod check;
 mod doctor;
+mod ledger;
 mod logging;
 mod model_file;
+mod people;
+mod place;
 mod report;
 mod serve;
 mod sim;
+mod table;
 mod terminal;
+mod usage;
 
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -35,10 +40,11 @@ Examples:
   tollgate serve --model my-model.gguf      another model
   tollgate serve --config tollgate.yaml     models, tenants, keys and limits from a file
   tollgate check --config tollgate.yaml     every mistake in the file, with its line
-  tollgate sim scenarios/herd.yaml          a scenario on a virtual clock, by the same policy
   tollgate doctor --config tollgate.yaml    whether its engines are there and can do it
-  tollgate report runs/ --out report.html   what recorded runs show, on one page
   tollgate bench flood                      what a quiet tenant gets beside one that floods
+  tollgate sim scenarios/herd.yaml          a scenario on a virtual clock, by the same policy
+  tollgate report runs/ --out report.html   what recorded runs show, on one page
+  tollgate ledger verify                    recounts all that was served
 
 Then point any OpenAI client at http://127.0.0.1:8080/v1";
 
@@ -62,28 +68,6 @@ enum Verb {
         #[arg(long, value_name = "FILE")]
         config: PathBuf,
     },
-    /// Try a scenario in a world of numbers: the policy that `serve` runs, on a virtual clock.
-    ///
-    /// Prints what each gateway that the scenario names comes to, and which laws it broke. The same
-    /// seed gives the same run.
-    Sim(sim::SimArgs),
-    /// Look at everything that a configuration relies on, and say what is wrong and what to do.
-    ///
-    /// It asks the engines whether they are there, what they know and whether they stream, and looks
-    /// at ports, files and devices. Nothing is changed; each engine is asked for one token. Exits 0
-    /// when all of it works, 1 when something does not, and 2 when the file has mistakes.
-    Doctor {
-        /// The configuration to look at.
-        #[arg(long, value_name = "FILE")]
-        config: PathBuf,
-    },
-    /// Run an engine for the gateway that started this, and end it with the gateway.
-    #[command(name = KEEPER_VERB, hide = true)]
-    KeepEngine {
-        /// The engine's command.
-        #[arg(last = true, required = true)]
-        command: Vec<OsString>,
-    },
     /// Put recorded runs on one page: goodput, latencies, tenants, claims, and what got worse.
     ///
     /// Reads the raw rows that `bench run --rows` and `bench ladder` write, and the record beside
@@ -98,6 +82,43 @@ enum Verb {
         #[command(subcommand)]
         verb: Box<bench::BenchVerb>,
     },
+    /// Try a scenario in a world of numbers: the policy that `serve` runs, on a virtual clock.
+    ///
+    /// Prints what each gateway that the scenario names comes to, and which laws it broke. The same
+    /// seed gives the same run.
+    Sim(sim::SimArgs),
+    /// Look at everything that a configuration relies on, and say what is wrong and what to do.
+    ///
+    /// It asks the engines whether they are there, what they know and whether they stream, and
+    /// looks at ports, files and devices. Nothing is changed; each engine is asked for one token.
+    /// Exits 0 when all of it works, 1 when something does not, and 2 when the file has mistakes.
+    Doctor {
+        /// The configuration to look at.
+        #[arg(long, value_name = "FILE")]
+        config: PathBuf,
+    },
+    /// Run an engine for the gateway that started this, and end it with the gateway.
+    #[command(name = KEEPER_VERB, hide = true)]
+    KeepEngine {
+        /// The engine's command.
+        #[arg(last = true, required = true)]
+        command: Vec<OsString>,
+    },
+    /// Make, list, rotate, expire and revoke keys of the store's tenants.
+    #[command(subcommand)]
+    Keys(people::KeysVerb),
+    /// Add, change, list and remove tenants of the store, beside those in a configuration.
+    #[command(subcommand)]
+    Tenants(people::TenantsVerb),
+    /// Sum what was used, by tenant, model and time.
+    ///
+    /// Usage is kept for ever, by the hour of UTC in which a request ended. What a gateway has
+    /// written down and not yet counted is counted first.
+    Usage(usage::UsageArgs),
+    /// What a tenant owes for a month.
+    Invoice(usage::InvoiceArgs),
+    /// Read the ledger of a data folder, recount it, or repair it.
+    Ledger(ledger::LedgerArgs),
 }
 
 /// Flags of `serve`. They win over the configuration.
@@ -130,10 +151,15 @@ fn main() -> ExitCode {
     match cli.verb {
         Verb::Serve(args) => serve::serve(args),
         Verb::Check { config } => check::check(&config),
-        Verb::Sim(args) => sim::sim(args),
-        Verb::Doctor { config } => doctor::doctor(&config),
-        Verb::KeepEngine { command } => keeper::keep(&command),
         Verb::Report(args) => report::report(&args),
         Verb::Bench { verb } => bench::bench(&verb),
+        Verb::Doctor { config } => doctor::doctor(&config),
+        Verb::KeepEngine { command } => keeper::keep(&command),
+        Verb::Sim(args) => sim::sim(args),
+        Verb::Keys(verb) => people::keys(verb),
+        Verb::Tenants(verb) => people::tenants(verb),
+        Verb::Usage(args) => usage::usage(&args),
+        Verb::Invoice(args) => usage::invoice(&args),
+        Verb::Ledger(args) => ledger::ledger(&args),
     }
 }

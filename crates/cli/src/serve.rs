@@ -6,9 +6,9 @@ use std::process::ExitCode;
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollgate_server::config::{Config, EngineConfig, ModelConfig};
-use tollgate_server::{ConfigFile, Server};
+use tollgate_server::{ConfigFile, Server, StartError};
 
-use crate::{ServeArgs, banner, check, logging, model_file, terminal};
+use crate::{ServeArgs, banner, check, ledger, logging, model_file, terminal};
 
 /// Where `make model` puts the default model.
 const DEFAULT_MODEL: &str = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
@@ -32,7 +32,10 @@ pub(crate) fn serve(args: ServeArgs) -> ExitCode {
     };
     let code = match runtime.block_on(run(config, file)) {
         Ok(code) => code,
-        Err(error) => fail(&told(&error)),
+        Err(error) => {
+            fail(&told(&error));
+            exit_code(&error)
+        }
     };
     // What still runs now was told to end at once.
     runtime.shutdown_background();
@@ -153,6 +156,26 @@ fn told(error: &anyhow::Error) -> String {
         }
     }
     text
+}
+
+/// 2 where somebody must decide something first.
+fn exit_code(error: &anyhow::Error) -> ExitCode {
+    match error.downcast_ref() {
+        Some(StartError::Ledger(error)) => ledger::exit_code(error),
+        Some(StartError::Store(error)) if error.is_lasting() => ExitCode::from(check::MISTAKES),
+        Some(StartError::Overlap(_)) => ExitCode::from(check::MISTAKES),
+        Some(
+            StartError::Model { .. }
+            | StartError::Nothing { .. }
+            | StartError::Port { .. }
+            | StartError::Trust { .. }
+            | StartError::Salt { .. }
+            | StartError::Store(_)
+            | StartError::Listen { .. }
+            | StartError::Admin { .. },
+        )
+        | None => ExitCode::FAILURE,
+    }
 }
 
 fn fail(why: &str) -> ExitCode {

@@ -120,6 +120,7 @@ impl Bench {
         self.handle(Event::Arrived(Arrival {
             id: RequestId::new(self.next),
             tenant: TenantId::new(tenant),
+            key: None,
             model: ModelId::new(0),
             prompt: Tokens::new(100),
             output_max: None,

@@ -54,6 +54,8 @@ pub fn fit(
 pub enum Machine {
     /// The gateway takes no new work.
     Draining,
+    /// What is served can't be written down.
+    NoBooks,
     /// No replica of the model is up, or about to be.
     NoReplica,
     /// A replica has room for it now, and nobody waits before it.
@@ -78,6 +80,7 @@ impl Machine {
     pub fn admit(self, max_wait: Micros) -> Result<(), Rejection> {
         match self {
             Self::Draining => Err(Rejection::Draining),
+            Self::NoBooks => Err(Rejection::NoBooks),
             Self::NoReplica => Err(Rejection::NoReplica),
             Self::Full => Err(Rejection::QueueFull),
             Self::Room => Ok(()),
@@ -154,6 +157,7 @@ mod tests {
         let busy = |ahead| Machine::Busy { ahead };
         let cases = [
             (Machine::Draining, secs(30), Err(Rejection::Draining)),
+            (Machine::NoBooks, secs(30), Err(Rejection::NoBooks)),
             (Machine::NoReplica, secs(30), Err(Rejection::NoReplica)),
             (Machine::Full, secs(30), Err(Rejection::QueueFull)),
             (Machine::Room, secs(0), Ok(())),

@@ -59,6 +59,21 @@ impl Bucket {
         }
     }
 
+    /// A bucket that was full once, and from which these units were taken since, each so long ago,
+    /// the longest first.
+    pub fn after(rate: Rate, taken: &[(Micros, u64)], now: Time) -> Self {
+        let oldest = taken.first().map_or(Micros::ZERO, |(ago, _)| *ago);
+        let mut bucket = Self::new(rate, Time::START);
+        for (ago, units) in taken {
+            let at = Time::from_micros(oldest.get().saturating_sub(ago.get()));
+            bucket.refill(at);
+            bucket.settle(0, *units);
+        }
+        bucket.refill(Time::START + oldest);
+        bucket.as_of = now;
+        bucket
+    }
+
     /// Changes the rate. What has been used stays used: a bucket that was empty is not filled by a
     /// new configuration.
     pub fn change(&mut self, rate: Rate, now: Time) {
@@ -141,6 +156,23 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn what_was_taken_before_is_missing_but_for_what_came_back_since() {
+        let secs = Micros::from_secs;
+        let now = Time::from_micros(5);
+        let mut debt = Bucket::after(rate(60, 100), &[(secs(30), 150)], now);
+        assert_eq!(debt.level(now).remaining, 0);
+        assert!(debt.take(1, now + secs(20)).is_err());
+        assert!(debt.take(1, now + secs(21)).is_ok());
+        let long_ago = [(secs(500), 150), (secs(10), 40)];
+        let mut some = Bucket::after(rate(60, 100), &long_ago, now);
+        assert_eq!(some.level(now).remaining, 70);
+        assert_eq!(
+            Bucket::after(rate(60, 100), &[], now).level(now).remaining,
+            100
+        );
+    }
 
     fn rate(per_minute: u64, burst: u64) -> Rate {
         let positive = |n| NonZeroU64::new(n).unwrap_or(NonZeroU64::MIN);

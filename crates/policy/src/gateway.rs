@@ -13,6 +13,7 @@ mod event;
 mod fleet;
 #[cfg(test)]
 mod law;
+mod progress;
 mod run;
 mod standing;
 #[cfg(test)]
@@ -25,8 +26,13 @@ use rand_core::{Rng, SeedableRng};
 use rand_pcg::Pcg64;
 
 use self::end::{Ended, Stranger};
-pub use self::event::{Dispatch, Effect, Event, Quota, Record, Refusal, Report, Served, Tenancy};
+pub use self::event::{
+    Books, Dispatch, Effect, Event, Quota, Record, Refusal, Report, Served, Tenancy,
+};
+use self::progress::Tracks;
+pub use self::progress::{MARK_EVERY, Progress};
 use self::standing::{Count, Standing};
+use crate::budget::{Payer, Purses};
 use crate::failover::Budget;
 use crate::fair::{self, FairQueue};
 use crate::health::{Health, State as HealthState};
@@ -39,7 +45,7 @@ use crate::retry::RetryBudget;
 use crate::route::{self, Affinity, Router};
 use crate::shelf::{self, Loading};
 use crate::tenant::{Class, Tenant, TenantTable};
-use crate::units::{KvByteMicros, KvBytes, Micros, Service, Time, Tokens};
+use crate::units::{KvByteMicros, KvBytes, Micros, NanoUsd, Service, Time, Tokens};
 use crate::usage::Weights;
 use crate::window::{Bounds, Window};
 
@@ -116,7 +122,10 @@ pub struct Gateway {
     /// Where those in `requests` are best served, where they say anything of it.
     affinities: BTreeMap<RequestId, Affinity>,
     retries: RetryBudget,
+    purses: Purses,
     drain: Drain,
+    books: Books,
+    tracks: Tracks,
     jitter: Pcg64,
     effects: VecDeque<Effect>,
 }
@@ -221,7 +230,10 @@ impl Gateway {
             fences: BTreeSet::new(),
             affinities: BTreeMap::new(),
             retries: RetryBudget::default(),
+            purses: Purses::default(),
             drain: Drain::No,
+            books: Books::Open,
+            tracks: Tracks::default(),
             jitter: Pcg64::seed_from_u64(seed),
             effects: VecDeque::new(),
         }
@@ -229,6 +241,7 @@ impl Gateway {
 
     /// Takes in a fact.
     pub fn handle(&mut self, event: Event, now: Time) {
+        self.tracks.hear(&event, now);
         match event {
             Event::Arrived(arrival) => self.arrive(arrival, Affinity::default(), now),
             Event::Sought(arrival, affinity) => self.arrive(arrival, affinity, now),
@@ -267,9 +280,17 @@ impl Gateway {
             Event::ReplicaStopped { replica } => self.replica_stopped(replica),
             Event::ReplicaLeaving { replica } => self.leave(replica),
             Event::Reconfigured(tenancy) => self.reconfigure(*tenancy, now),
+            Event::Priced(tariff) => self.purses.change(*tariff, now),
             Event::Drain { bound } => self.begin_drain(bound, now),
+            Event::Remembered { tenant, past } => {
+                let limits = self.tenants.tenant(tenant).limits.clone();
+                self.levels(tenant, now).remember(&limits, &past, now);
+            }
+            Event::Books(books) => self.books = books,
             Event::Wake => {}
         }
+        let due = self.tracks.due(now).into_iter();
+        self.effects.extend(due.map(Effect::Mark));
         self.expire(now);
         self.tend_shelf(now);
         self.count_touched();
@@ -316,8 +337,14 @@ impl Gateway {
         }
     }
 
-    /// Whether traffic should be sent here: some model has a replica that takes work, and the
-    /// gateway is staying.
+    /// What a payer has spent in the window of its budget, and what its requests in flight hold;
+    /// `None` where it has no budget.
+    pub fn spending(&self, payer: Payer) -> Option<(NanoUsd, NanoUsd)> {
+        self.purses.standing(payer)
+    }
+
+    /// Whether traffic should be sent here: some model has a replica that takes work, what is
+    /// served can be written down, and the gateway is staying.
     ///
     /// A gateway without any model is ready too: it has all it will ever have.
     pub fn is_ready(&self) -> bool {
@@ -325,7 +352,19 @@ impl Gateway {
             // One that is loaded when it is asked for is as ready as it will be.
             pool.model.loading.is_some() || self.has_replica(pool.id, Health::is_healthy)
         };
-        self.drain == Drain::No && self.pools.iter().all(up)
+        let staying = self.drain == Drain::No && self.books == Books::Open;
+        staying && self.pools.iter().all(up)
+    }
+
+    /// Whether what is served can be written down.
+    pub fn books(&self) -> Books {
+        self.books
+    }
+
+    /// Which model a request that is in flight is for, and when it was received.
+    pub fn received(&self, id: RequestId) -> Option<(ModelId, Time)> {
+        let request = self.requests.get(&id)?;
+        Some((request.model, request.received))
     }
 
     /// Whether the gateway is going away.

@@ -36,6 +36,10 @@ id! {
     TenantId(u32)
 }
 id! {
+    /// One of a tenant's keys, where keys have names.
+    KeyId(u32)
+}
+id! {
     /// One request, unique in the life of the process and never used again.
     RequestId(u64)
 }

@@ -9,6 +9,7 @@
 pub mod admission;
 pub mod batch;
 pub mod bucket;
+pub mod budget;
 pub mod density;
 pub mod engine;
 pub mod failover;
@@ -20,6 +21,7 @@ pub mod kv;
 pub mod outcome;
 pub mod pace;
 pub mod prefix;
+pub mod price;
 pub mod quota;
 pub mod rate;
 pub mod request;

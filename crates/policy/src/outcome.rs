@@ -56,7 +56,9 @@ pub enum Failure {
     Silent,
     /// It has no room: no fault of its own.
     Busy,
-    /// What it sent is no answer, or an error of its own.
+    /// It answered with an error of its own: a status of 5xx, or an error event.
+    Erred,
+    /// What it sent is no answer.
     BadAnswer,
     /// It broke off in the middle of an answer.
     BrokeOff,
@@ -71,6 +73,7 @@ impl Failure {
             | Self::Unreachable
             | Self::Silent
             | Self::Busy
+            | Self::Erred
             | Self::BadAnswer
             | Self::BrokeOff => true,
         }
@@ -94,6 +97,8 @@ pub enum Outcome {
     ReplicaRefused(u16),
     /// Stopped by a bound on time.
     Fenced(Fence),
+    /// Answered by what was made for another with the same idempotency key.
+    Repeated,
     /// A fault of ours: the handler of the request panicked.
     Bug,
 }
@@ -149,6 +154,17 @@ pub enum Rejection {
     },
     /// As much KV over time in flight as the tenant may have.
     KvInFlight,
+    /// All that the tenant, or its key, may spend in this day or month is spent: no wait that a
+    /// client would take helps.
+    InsufficientQuota,
+    /// What is left of the budget is held by requests in flight.
+    BudgetInFlight,
+    /// The idempotency key came with another body before.
+    IdempotencyReuse,
+    /// The answer to the idempotency key was too long to be kept.
+    IdempotencyTooLong,
+    /// The key is not good for this.
+    KeyScope,
     /// As many requests at once as the tenant may have.
     Concurrency,
     /// Too many of the last minute's requests were retries, and this is one more.
@@ -159,6 +175,8 @@ pub enum Rejection {
     Capacity,
     /// The gateway is going away.
     Draining,
+    /// What is served can't be written down.
+    NoBooks,
     /// No replica of the model is up.
     NoReplica,
 }
@@ -235,7 +253,9 @@ impl Outcome {
             },
             Self::Rejected(rejection) => rejection.row(),
             Self::Evicted(eviction) => eviction.row(),
-            Self::ReplicaFailed(Failure::Sequence) => ended(502, "replica_failed_request"),
+            Self::ReplicaFailed(Failure::Sequence | Failure::Erred) => {
+                ended(502, "replica_failed_request")
+            }
             Self::ReplicaFailed(Failure::Engine) => ended(502, "replica_failed"),
             Self::ReplicaFailed(Failure::Unreachable) => ended(502, "replica_unreachable"),
             Self::ReplicaFailed(Failure::Silent) => ended(504, "replica_silent"),
@@ -258,6 +278,11 @@ impl Outcome {
                 level: Level::Warn,
                 retry_after: true,
                 ..ended(503, "drain_fence")
+            },
+            Self::Repeated => Row {
+                ledger: LedgerEffect::None,
+                level: Level::Info,
+                ..ended(200, "repeated")
             },
             Self::Bug => ended(500, "bug"),
         }
@@ -325,11 +350,24 @@ impl Rejection {
             Self::RequestRate => over_quota("requests"),
             Self::TokenRate | Self::PromptExceedsRate { .. } => over_quota("tokens"),
             Self::KvInFlight => over_quota("kv"),
+            Self::BudgetInFlight => over_quota("budget_in_flight"),
+            Self::InsufficientQuota => refused(
+                429,
+                "insufficient_quota",
+                Some("insufficient_quota"),
+                "budget",
+            ),
+            Self::IdempotencyReuse => invalid(422, "idempotency_key_reused", "idempotency_reuse"),
+            Self::IdempotencyTooLong => {
+                invalid(409, "idempotency_answer_too_long", "idempotency_too_long")
+            }
+            Self::KeyScope => invalid(403, "insufficient_permissions", "key_scope"),
             Self::Concurrency => over_quota("concurrency"),
             Self::RetryBudget => unavailable("retry_budget"),
             Self::QueueFull => unavailable("queue_full"),
             Self::Capacity => unavailable("capacity"),
             Self::Draining => unavailable("draining"),
+            Self::NoBooks => unavailable("ledger"),
             Self::NoReplica => unavailable("no_replica"),
         }
     }
@@ -379,6 +417,11 @@ const fn refused(
         level: Level::Info,
         retry_after: false,
     }
+}
+
+/// A request that the caller can mend, of the kind that most are.
+const fn invalid(status: u16, code: &'static str, reason: &'static str) -> Row {
+    refused(status, "invalid_request_error", Some(code), reason)
 }
 
 /// 429: the tenant is over its contract, and can do something about it.

@@ -42,6 +42,16 @@ pub struct Reservation {
     kv: KvByteMicros,
 }
 
+/// What a tenant took of its rates in the life of a gateway before this one: how long ago, the
+/// longest first, and how much.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Past {
+    /// Requests.
+    pub requests: Vec<(Micros, u64)>,
+    /// Tokens, as they count against the rate.
+    pub tokens: Vec<(Micros, u64)>,
+}
+
 /// A refusal, and when another try could go better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Refused {
@@ -57,6 +67,15 @@ impl Levels {
         let mut levels = Self::default();
         levels.change(limits, now);
         levels
+    }
+
+    /// Levels from which this was taken before there was anybody to count it.
+    pub fn remember(&mut self, limits: &Limits, past: &Past, now: Time) {
+        let after = |rate: Option<Rate>, taken: &[(Micros, u64)]| {
+            rate.map(|rate| Bucket::after(rate, taken, now))
+        };
+        self.requests = after(limits.requests, &past.requests);
+        self.tokens = after(limits.tokens, &past.tokens);
     }
 
     /// Takes on new limits. What was used stays used.

@@ -5,9 +5,10 @@
 //! the replica's window. So what is charged is what the engine says it made, also when the client
 //! left long before.
 
+use crate::budget::Hold;
 use crate::failover::Tries;
 use crate::fair::Waiting;
-use crate::ids::{ModelId, ReplicaId, RequestId, TenantId};
+use crate::ids::{KeyId, ModelId, ReplicaId, RequestId, TenantId};
 use crate::outcome::{EngineEnding, Outcome, Phase};
 use crate::quota::Reservation;
 use crate::tenant::Class;
@@ -21,6 +22,8 @@ pub struct Arrival {
     pub id: RequestId,
     /// Who pays.
     pub tenant: TenantId,
+    /// With which of the tenant's keys, where it has a name.
+    pub key: Option<KeyId>,
     /// What it is for.
     pub model: ModelId,
     /// Its prompt, counted.
@@ -48,6 +51,7 @@ pub enum ClientEnding {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Request {
     pub(crate) tenant: TenantId,
+    pub(crate) key: Option<KeyId>,
     pub(crate) model: ModelId,
     pub(crate) received: Time,
     /// Output granted: what was asked for, cut to every limit.
@@ -60,6 +64,8 @@ pub(crate) struct Request {
     pub(crate) reservation: Reservation,
     /// Where it has been tried in vain.
     pub(crate) tries: Tries,
+    /// What it holds of budgets.
+    pub(crate) hold: Hold,
     pub(crate) stage: Stage,
 }
 

@@ -1,10 +1,10 @@
 //! Which models are loaded, where a device has no room for all of them: one is loaded when it is
 //! first asked for, and what is used least goes to make room.
 //!
-//! Used least is counted with half-lives, so that frequency counts and old fame fades; of equals the
-//! one unused for longest goes. One that works, or that somebody waits for, never goes. On a device
-//! one is loaded or unloaded at a time: two that load at once can each find the room that is there
-//! for one. Whether a replica works is not decided here.
+//! Used least is counted with half-lives, so that frequency counts and old fame fades; of equals
+//! the one unused for longest goes. One that works, or that somebody waits for, never goes. On a
+//! device one is loaded or unloaded at a time: two that load at once can each find the room that is
+//! there for one. Whether a replica works is not decided here.
 
 use crate::units::{KvBytes, Micros, Time};
 

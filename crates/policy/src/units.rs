@@ -301,6 +301,16 @@ impl KvByteMicros {
     pub const fn get(self) -> u128 {
         self.0
     }
+
+    /// So many millionths of a GiB-second, rounded down: the unit that is billed.
+    pub fn micro_gib_secs(self) -> u64 {
+        u64::try_from(self.0 >> 30).unwrap_or(u64::MAX)
+    }
+
+    /// So many millionths of a GiB-second.
+    pub fn from_micro_gib_secs(micro_gib_secs: u64) -> Self {
+        Self(u128::from(micro_gib_secs) << 30)
+    }
 }
 
 impl Add for KvByteMicros {
@@ -321,6 +331,65 @@ impl AddAssign for KvByteMicros {
 impl SubAssign for KvByteMicros {
     fn sub_assign(&mut self, other: Self) {
         self.0 = self.0.saturating_sub(other.0);
+    }
+}
+
+/// Money, in billionths of a dollar.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NanoUsd(u64);
+
+impl NanoUsd {
+    /// No money.
+    pub const ZERO: Self = Self(0);
+
+    /// So many billionths of a dollar.
+    pub const fn new(nano_usd: u64) -> Self {
+        Self(nano_usd)
+    }
+
+    /// The number of billionths of a dollar.
+    pub const fn get(self) -> u64 {
+        self.0
+    }
+}
+
+impl Add for NanoUsd {
+    type Output = Self;
+
+    fn add(self, other: Self) -> Self {
+        Self(self.0.saturating_add(other.0))
+    }
+}
+
+impl AddAssign for NanoUsd {
+    fn add_assign(&mut self, other: Self) {
+        *self = *self + other;
+    }
+}
+
+/// Stops at zero: an amount is never negative.
+impl Sub for NanoUsd {
+    type Output = Self;
+
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
+impl SubAssign for NanoUsd {
+    fn sub_assign(&mut self, other: Self) {
+        *self = *self - other;
+    }
+}
+
+/// In dollars, with as many decimals as it needs and two at least.
+impl fmt::Display for NanoUsd {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        const DOLLAR: u64 = 1_000_000_000;
+        let decimals = format!("{:09}", self.0 % DOLLAR);
+        let kept = decimals.trim_end_matches('0').len().max(2);
+        let shown: String = decimals.chars().take(kept).collect();
+        write!(f, "{}.{shown}", self.0 / DOLLAR)
     }
 }
 
@@ -383,6 +452,20 @@ mod tests {
         let later = Time::from_micros(5);
         assert_eq!(Time::START.since(later), Micros::ZERO);
         assert_eq!(later.since(Time::START), Micros::new(5));
+    }
+
+    #[test]
+    fn money_prints_in_dollars() {
+        let cases = [
+            (0, "0.00"),
+            (1, "0.000000001"),
+            (37_500_000, "0.0375"),
+            (1_500_000_000, "1.50"),
+            (120_000_000_000, "120.00"),
+        ];
+        for (nano, shown) in cases {
+            assert_eq!(NanoUsd::new(nano).to_string(), shown);
+        }
     }
 
     #[test]

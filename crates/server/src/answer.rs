@@ -41,7 +41,11 @@ struct Facts {
 
 /// Hands in an order, and answers with what becomes of it.
 pub(crate) async fn answer(app: &Arc<App>, visit: &Visit, order: Order) -> Response {
-    let Order { arrival, work } = order;
+    let Order {
+        arrival,
+        work,
+        repeat: _,
+    } = order;
     let (draft, endpoint, delivery, model_name) = match work {
         Work::Engine(order) => (
             order.draft,

@@ -1,6 +1,6 @@
 //! What every handler shares: the desk, who may call, and which models there are.
 
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
 use std::sync::{Arc, PoisonError, RwLock};
 use std::time::Duration;
@@ -11,19 +11,24 @@ use tollgate_engine::Model;
 use tollgate_policy::gateway::Event;
 use tollgate_policy::ids::{ModelId, RequestId, TenantId};
 use tollgate_policy::outcome::{Outcome, Rejection};
+use tollgate_policy::tenant::Tenant;
 use tollgate_policy::units::{Micros, Time, Tokens};
 use tollgate_wire::{BadRequest, RelayKind};
 
 use crate::answer;
-use crate::config::{Config, KeyHash, MetricsReaders};
+use crate::clerk::{Clerk, SharedStore};
+use crate::config::{KeyHash, MetricsReaders};
 use crate::desk::Desk;
 use crate::guarded::guarded;
-use crate::identity::Identity;
+use crate::idempotent::{self, Answers};
+use crate::identity::{Caller, Identity};
 use crate::line::Line;
+use crate::membership::Membership;
 use crate::prepare;
 use crate::refuse;
 use crate::repeats::Repeats;
 use crate::roster::Roster;
+use crate::spawn::Tasks;
 use crate::upstream::RemoteModel;
 
 /// The shared state of all handlers.
@@ -32,8 +37,19 @@ pub(crate) struct App {
     pub(crate) desk: Arc<Desk>,
     /// Replaced as a whole when the configuration changes.
     pub(crate) callers: RwLock<Arc<Callers>>,
+    pub(crate) membership: Membership,
     pub(crate) repeats: Repeats,
     pub(crate) roster: Arc<Roster>,
+    /// For whoever asks about usage, tenants and keys; those that count have a connection of their
+    /// own.
+    pub(crate) store: SharedStore,
+    pub(crate) clerk: Clerk,
+    /// Answers to requests with an idempotency key, and where older ones are looked up.
+    pub(crate) answers: Answers,
+    pub(crate) replays: SharedStore,
+    pub(crate) tasks: Tasks,
+    /// Who may use the operator's listener.
+    pub(crate) admins: BTreeMap<KeyHash, String>,
     pub(crate) models: Vec<ServedModel>,
     /// Whether any of them is made in another process.
     pub(crate) relays: bool,
@@ -50,26 +66,6 @@ pub(crate) struct Callers {
     pub(crate) identity: Identity,
     /// Which peers may read `/metrics`, which shows every tenant.
     pub(crate) metrics_readers: MetricsReaders,
-}
-
-impl Callers {
-    /// The callers of a configuration, whose tenants the desk knows already, by the numbers they
-    /// have there.
-    pub(crate) fn numbered_by(desk: &Desk, config: Config) -> Self {
-        let names = config.tenants.list.iter().map(|tenant| &tenant.name);
-        let ids: Vec<_> = names
-            .map(|name| desk.tenant_named_by_header(name))
-            .collect();
-        let number = |(hash, place): (KeyHash, TenantId)| {
-            let place = usize::try_from(place.get()).unwrap_or(usize::MAX);
-            Some((hash, *ids.get(place)?))
-        };
-        let keys = config.tenants.keys.into_iter().filter_map(number);
-        Self {
-            identity: Identity::new(config.identity, keys.collect()),
-            metrics_readers: config.metrics,
-        }
-    }
 }
 
 /// Bounds on reading a request.
@@ -152,7 +148,10 @@ impl App {
         let prepared = guarded(prepare::prepare(&self, kind, &visit, &parts, body)).await;
         match prepared {
             Ok(Ok(order)) => {
-                let answered = guarded(answer::answer(&self, &visit, order)).await;
+                let answered = match order.repeat {
+                    Some(repeat) => guarded(idempotent::answer(&self, &visit, order, repeat)).await,
+                    None => guarded(answer::answer(&self, &visit, order)).await,
+                };
                 answered.unwrap_or_else(|_| refuse::bug())
             }
             Ok(Err((turned, unread))) => {
@@ -182,7 +181,7 @@ impl App {
         refuse::turned(turned, quota, unread)
     }
 
-    fn end_early(&self, visit: &Visit, tenant: Option<TenantId>, outcome: Outcome) {
+    pub(crate) fn end_early(&self, visit: &Visit, tenant: Option<TenantId>, outcome: Outcome) {
         let (id, received) = (visit.id, visit.received);
         self.desk.submit(Event::Turned {
             id,
@@ -208,12 +207,11 @@ impl App {
         &self.models[usize::try_from(id.get()).unwrap_or(usize::MAX)]
     }
 
-    /// The model of this name, if there is one and this tenant may name it.
-    pub(crate) fn find_model(&self, name: &str, tenant: TenantId) -> Option<&ServedModel> {
+    /// The model of this name, if there is one and this caller may name it.
+    pub(crate) fn find_model(&self, name: &str, caller: &Caller) -> Option<&ServedModel> {
         let id = *self.by_name.get(name)?;
-        let permitted = self
-            .desk
-            .with_tenant(tenant, |tenant| tenant.models.permits(id));
+        let permits = |tenant: &Tenant| tenant.models.permits(id);
+        let permitted = caller.may_name(id) && self.desk.with_tenant(caller.tenant, permits);
         permitted.then(|| self.model(id))
     }
 }

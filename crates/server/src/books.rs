@@ -1,60 +1,102 @@
-//! What is written down when a request ends: ledger, metrics and log, all from the same record.
+//! What is written down of a request: in the journal as it goes and when it ends, and then, from
+//! the same record, in metrics and log.
 
-use tollgate_policy::gateway::Record;
-use tollgate_policy::ids::{ModelId, RequestId, TenantId};
+use std::borrow::Cow;
+
+use tollgate_policy::gateway::{Dispatch, Progress, Record};
+use tollgate_policy::ids::{KeyId, ModelId, RequestId, TenantId};
 use tollgate_policy::outcome::{LedgerEffect, Level, Outcome};
 use tollgate_policy::tenant::Tenant;
-use tollgate_policy::units::Micros;
-use tollgate_policy::usage::Counted;
+use tollgate_policy::units::{KvByteMicros, Micros, Time};
+use tollgate_policy::usage::{self, Usage};
 
 use crate::clock::Clock;
-use crate::ledger::{Entry, Ledger};
+use crate::journal::Journal;
+use crate::journal::record::{self, Counted, Ended, Mark, RequestName, Started, UnixMicros, Used};
+use crate::membership::KeyNames;
 use crate::metrics::Metrics;
 
 /// The three of them.
 #[derive(Debug)]
 pub(crate) struct Books {
     metrics: Metrics,
-    ledger: Ledger,
+    journal: Journal,
     /// By [`ModelId`].
     model_names: Vec<String>,
-    /// Tells the requests of this process from those of the one before.
-    boot: u32,
+    keys: KeyNames,
 }
 
 impl Books {
-    pub(crate) fn new(
-        metrics: Metrics,
-        ledger: Ledger,
-        model_names: Vec<String>,
-        clock: &Clock,
-    ) -> Self {
-        // Seconds since the epoch, so that names sort by process as well as within one.
-        let boot = u32::try_from(clock.unix_secs()).unwrap_or(u32::MAX);
+    pub(crate) fn new(metrics: Metrics, journal: Journal, model_names: Vec<String>) -> Self {
         Self {
             metrics,
-            ledger,
+            journal,
             model_names,
-            boot,
+            keys: KeyNames::default(),
         }
+    }
+
+    /// The keys that have names.
+    pub(crate) fn keys(&self) -> &KeyNames {
+        &self.keys
     }
 
     pub(crate) fn metrics(&self) -> &Metrics {
         &self.metrics
     }
 
-    pub(crate) fn ledger(&self) -> &Ledger {
-        &self.ledger
+    pub(crate) fn journal(&self) -> &Journal {
+        &self.journal
     }
 
     /// The name of a request in headers, ledger and log.
     pub(crate) fn request_name(&self, id: RequestId) -> String {
-        format!("req-{:08x}-{:x}", self.boot, id.get())
+        self.name(id).to_string()
+    }
+
+    fn name(&self, id: RequestId) -> RequestName {
+        RequestName {
+            boot: self.journal.boot(),
+            number: id.get(),
+        }
+    }
+
+    fn key_name(&self, key: Option<KeyId>) -> Option<String> {
+        key.and_then(|key| self.keys.name(key))
     }
 
     pub(crate) fn model_name(&self, id: ModelId) -> &str {
         let slot = usize::try_from(id.get()).unwrap_or(usize::MAX);
         self.model_names.get(slot).map_or("unknown", String::as_str)
+    }
+
+    /// Writes down that a replica was given a request, which is for `model` and came at `received`.
+    pub(crate) fn start(
+        &self,
+        dispatch: &Dispatch,
+        (model, received): (ModelId, Time),
+        tenant: &Tenant,
+        clock: &Clock,
+    ) {
+        let unix = |at: Time| UnixMicros::new(clock.unix_micros(at));
+        self.journal.append(record::Record::Started(Started {
+            request: self.name(dispatch.id),
+            tenant: tenant.name.clone(),
+            key: self.key_name(dispatch.key),
+            model: self.model_name(model).to_owned(),
+            replica: dispatch.replica.get(),
+            received: unix(received),
+            dispatched: unix(received + dispatch.queued),
+        }));
+    }
+
+    /// Writes down how far a request has come.
+    pub(crate) fn mark(&self, progress: Progress, clock: &Clock) {
+        self.journal.append(record::Record::Mark(Mark {
+            request: self.name(progress.id),
+            at: UnixMicros::new(clock.unix_micros(clock.now())),
+            used: used(progress.usage, progress.kv),
+        }));
     }
 
     /// Writes down how a request ended.
@@ -67,37 +109,40 @@ impl Books {
         let model = record.model.map(|id| self.model_name(id));
         self.metrics.close(record, tenant, model);
         if let (LedgerEffect::Charge, Some((_, tenant))) = (record.outcome.row().ledger, tenant) {
-            self.ledger.write(self.entry(record, tenant, clock));
+            let ended = self.ended(record, tenant, clock);
+            self.journal.append(record::Record::Ended(ended));
         }
         self.log(record, tenant.map(|(_, tenant)| tenant), model);
     }
 
-    fn entry(&self, record: &Record, tenant: &Tenant, clock: &Clock) -> Entry {
-        let micros = |span: Micros| span.get();
-        Entry {
-            request: self.request_name(record.id),
+    fn ended(&self, record: &Record, tenant: &Tenant, clock: &Clock) -> Ended {
+        Ended {
+            request: self.name(record.id),
             tenant: tenant.name.clone(),
+            key: self.key_name(record.key),
             model: record.model.map(|id| self.model_name(id).to_owned()),
             replica: record.replica.map(|id| id.get()),
-            outcome: record.outcome.row().reason,
+            outcome: Cow::Borrowed(record.outcome.row().reason),
             finish_reason: match record.outcome {
-                Outcome::Completed(finish) => Some(finish.label()),
+                Outcome::Completed(finish) => Some(Cow::Borrowed(finish.label())),
                 Outcome::ClientGone(_)
                 | Outcome::Rejected(_)
                 | Outcome::Evicted(_)
                 | Outcome::ReplicaFailed(_)
                 | Outcome::ReplicaRefused(_)
                 | Outcome::Fenced(_)
+                | Outcome::Repeated
                 | Outcome::Bug => None,
             },
-            prompt_tokens: record.usage.prompt.get(),
-            cached_tokens: record.usage.cached.get(),
-            output_tokens: record.usage.output.get(),
-            estimated: record.counted == Counted::Roughly,
-            received_unix_us: clock.unix_micros(record.received),
-            queue_us: micros(record.queued()),
-            ttft_us: record.ttft().map(micros),
-            total_us: micros(record.total()),
+            used: used(record.usage, record.kv),
+            counted: match record.counted {
+                usage::Counted::Exactly => Counted::Engine,
+                usage::Counted::Roughly => Counted::Estimated,
+            },
+            received: UnixMicros::new(clock.unix_micros(record.received)),
+            queue: record.queued(),
+            ttft: record.ttft(),
+            total: record.total(),
         }
     }
 
@@ -128,5 +173,14 @@ impl Books {
             Level::Warn => line!(tracing::Level::WARN),
             Level::Error => line!(tracing::Level::ERROR),
         }
+    }
+}
+
+fn used(usage: Usage, kv: KvByteMicros) -> Used {
+    Used {
+        prompt: usage.prompt,
+        cached: usage.cached,
+        output: usage.output,
+        kv,
     }
 }

@@ -12,6 +12,11 @@ pub(crate) struct Clock {
     started_unix: Micros,
 }
 
+/// Microseconds from the Unix epoch to now: for commands, since a server has a clock of its own.
+pub fn unix_micros() -> u64 {
+    Clock::start().started_unix.get()
+}
+
 impl Clock {
     /// A clock that starts now.
     #[expect(
@@ -48,6 +53,11 @@ impl Clock {
     /// has passed since. It never steps, so that the times of one process stay in order.
     pub(crate) fn unix_micros(&self, at: Time) -> u64 {
         self.started_unix.get().saturating_add(at.as_micros())
+    }
+
+    /// When it is so many microseconds after the Unix epoch; the start, where that is before it.
+    pub(crate) fn at_unix(&self, unix_us: u64) -> Time {
+        Time::from_micros(unix_us.saturating_sub(self.started_unix.get()))
     }
 
     /// Seconds from the Unix epoch to now: what OpenAI calls `created`.

@@ -12,6 +12,7 @@ mod fairness;
 mod fleet;
 mod identity;
 mod key;
+mod ledger;
 mod models;
 mod nearest;
 mod network;
@@ -20,6 +21,7 @@ mod quantity;
 pub mod reference;
 mod remote;
 mod server;
+mod store;
 mod tenants;
 mod tree;
 mod window;
@@ -30,24 +32,29 @@ mod tests;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 
+pub use self::admin::AdminConfig;
 pub use self::fairness::Fairness;
 pub(crate) use self::fleet::PORT;
 pub use self::fleet::{CommandConfig, HealthConfig, RoutingConfig};
 pub use self::identity::{Anonymous, Identity};
 pub use self::key::KeyHash;
+pub use self::ledger::{LedgerConfig, OnFailure};
 pub use self::models::{
     EngineConfig, FakeConfig, ModelConfig, Models, QueueConfig, ReplicaConfig, ScheduleConfig,
 };
 pub use self::network::Network;
 pub use self::problem::Problem;
+pub(crate) use self::quantity::thousandths;
 pub(crate) use self::remote::Reach;
 pub use self::remote::{Address, RemoteConfig, RemoteKind, Secret};
 pub use self::server::{MetricsReaders, ServerConfig};
+pub use self::store::{ServerUrl, StoreConfig};
 pub use self::tenants::{ANONYMOUS, Tenants};
 
 use self::decode::{Cursor, Fields};
 use self::expand::Env;
 use self::problem::Problems;
+use crate::store::PriceRow;
 
 /// Everything that is configured; it never changes, it is replaced as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,8 +63,14 @@ pub struct Config {
     pub listen: SocketAddr,
     /// Where files are kept, relative to the working directory.
     pub data_dir: PathBuf,
-    /// Where an operator looks into the queue; `None` is nowhere.
-    pub admin: Option<SocketAddr>,
+    /// Where an operator looks in; `None` is nowhere.
+    pub admin: Option<AdminConfig>,
+    /// Where usage is kept, and who may call beside the tenants here.
+    pub store: StoreConfig,
+    /// What usage costs.
+    pub prices: Vec<PriceRow>,
+    /// How what is served is written down.
+    pub ledger: LedgerConfig,
     /// Bounds of the HTTP server.
     pub server: ServerConfig,
     /// Who may read the metrics.
@@ -82,6 +95,9 @@ impl Config {
             listen: server::LISTEN,
             data_dir: PathBuf::from(server::DATA_DIR),
             admin: None,
+            store: StoreConfig::default(),
+            prices: Vec::new(),
+            ledger: LedgerConfig::default(),
             server: ServerConfig::default(),
             metrics: MetricsReaders::default(),
             identity: Identity {
@@ -149,7 +165,16 @@ fn read_fields(fields: &mut Fields<'_, '_>, env: Env<'_>) -> Config {
         data_dir: fields
             .optional("data_dir", |value| server::path(&value))
             .unwrap_or_else(|| PathBuf::from(server::DATA_DIR)),
-        admin: fields.optional("admin", |value| admin::read(&value, listen)),
+        admin: fields.optional("admin", |value| admin::read(&value, listen, env)),
+        store: fields
+            .optional("store", |value| StoreConfig::read(&value))
+            .unwrap_or_default(),
+        ledger: fields
+            .optional("ledger", |value| LedgerConfig::read(&value))
+            .unwrap_or_default(),
+        prices: fields
+            .optional("prices", |value| store::prices(&value, &models))
+            .unwrap_or_default(),
         server: fields
             .optional("server", |value| ServerConfig::read(&value))
             .unwrap_or_default(),

@@ -12,7 +12,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use tokio::sync::{Notify, mpsc, watch};
 use tollgate_engine::{Delta, Engine, Gauges as EngineGauges, Job, Output};
 use tollgate_policy::gateway::{
-    Config, Dispatch, Effect, Event, Gateway, Gauges, Quota, ReplicaConfig,
+    self, Config, Dispatch, Effect, Event, Gateway, Gauges, Quota, ReplicaConfig,
 };
 use tollgate_policy::ids::{ReplicaId, RequestId, TenantId};
 use tollgate_policy::outcome::{EngineEnding, Failure, FinishReason};
@@ -256,6 +256,11 @@ impl Desk {
         self.lock().gateway.is_ready()
     }
 
+    /// Whether what is served can be written down.
+    pub(crate) fn books_are_open(&self) -> bool {
+        self.lock().gateway.books() == gateway::Books::Open
+    }
+
     pub(crate) fn is_draining(&self) -> bool {
         self.lock().gateway.is_draining()
     }
@@ -341,7 +346,10 @@ impl Desk {
     /// Carries out one order; what comes of it at once is a new fact.
     fn carry_out(&self, state: &mut State, effect: Effect) -> Option<Event> {
         match effect {
-            Effect::Dispatch(dispatch) => return state.dispatch(dispatch),
+            Effect::Dispatch(dispatch) => {
+                self.note_start(state, &dispatch);
+                return state.dispatch(dispatch);
+            }
             Effect::Refuse(refusal) => state.tell(refusal.id, Letter::Refused(refusal)),
             Effect::Cancel {
                 id,
@@ -361,6 +369,7 @@ impl Desk {
             Effect::Start { replica } => self.order(ReplicaTask::Start(replica)),
             Effect::Stop { replica } => self.order(ReplicaTask::Stop(replica)),
             Effect::Retired { replica } => self.order(ReplicaTask::Retire(replica)),
+            Effect::Mark(progress) => self.books.mark(progress, &self.clock),
             Effect::Record(record) => {
                 state.requests.remove(&record.id);
                 let tenant = record.tenant.map(|id| (id, state.gateway.tenant(id)));
@@ -371,6 +380,13 @@ impl Desk {
             }
         }
         None
+    }
+
+    fn note_start(&self, state: &State, dispatch: &Dispatch) {
+        if let Some(received) = state.gateway.received(dispatch.id) {
+            let tenant = state.gateway.tenant(dispatch.tenant);
+            self.books.start(dispatch, received, tenant, &self.clock);
+        }
     }
 
     /// A panic under the lock is a panic of the policy. There is no going on from it: what it knows

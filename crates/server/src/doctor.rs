@@ -1,7 +1,7 @@
 //! Looks at everything that a configuration relies on, and says what is wrong and what to do.
 //!
-//! It asks engines, files and ports, and changes none of them; one short request for a stream is all
-//! that it costs an engine. That a configuration can be read at all was seen to before.
+//! It asks engines, files and ports, and changes none of them; one short request for a stream is
+//! all that it costs an engine. That a configuration can be read at all was seen to before.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -103,7 +103,10 @@ fn about(all: &mut Vec<Finding>, about: String) -> Findings<'_> {
 fn ports(config: &Config, all: &mut Vec<Finding>) {
     let wanted = [
         ("listen", Some(config.listen)),
-        ("admin.listen", admin_listen(config)),
+        (
+            "admin.listen",
+            config.admin.as_ref().map(|admin| admin.listen),
+        ),
     ];
     for (key, address) in wanted {
         let Some(address) = address else { continue };
@@ -116,10 +119,6 @@ fn ports(config: &Config, all: &mut Vec<Finding>) {
             ),
         }
     }
-}
-
-const fn admin_listen(config: &Config) -> Option<std::net::SocketAddr> {
-    config.admin
 }
 
 fn folder(path: &Path, all: &mut Vec<Finding>) {

@@ -2,13 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::net::IpAddr;
+use std::sync::Arc;
 
 use hyper::header::{AUTHORIZATION, HeaderMap, HeaderName};
-use tollgate_policy::ids::TenantId;
-use tollgate_policy::tenant::TenantTable;
+use tollgate_policy::ids::{KeyId, ModelId, TenantId};
+use tollgate_policy::tenant::{Allowed, TenantTable};
 
 use crate::config::{self, Anonymous, KeyHash};
 use crate::desk::Desk;
+use tollgate_wire::RelayKind;
 
 /// The header by which a trusted peer names a tenant.
 const TENANT: HeaderName = HeaderName::from_static("x-tenant-id");
@@ -20,9 +22,89 @@ const NAME_MAX: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Identity {
     rules: config::Identity,
-    /// Whose each key is, by hash: only hashes are kept, so there is nothing here to leak; and a
-    /// lookup by hash takes no longer for a key that is nearly right.
-    keys: BTreeMap<KeyHash, TenantId>,
+    keys: KeyRing,
+}
+
+/// Whose each key is. Only hashes are kept, so there is nothing here to leak. They are found by
+/// their first bytes and then compared whole in constant time: a guesser who measures learns the
+/// first bytes of a hash at best, and those lead to no key.
+#[derive(Debug, Default)]
+pub(crate) struct KeyRing(BTreeMap<[u8; 8], Vec<(KeyHash, Caller)>>);
+
+/// Who is calling, and what the key is good for.
+#[derive(Clone, Debug)]
+pub(crate) struct Caller {
+    /// Who pays.
+    pub(crate) tenant: TenantId,
+    /// The key, where it is one with a name.
+    pub(crate) key: Option<Arc<NamedKey>>,
+}
+
+/// A key of the store.
+#[derive(Debug)]
+pub(crate) struct NamedKey {
+    /// Its number in the policy.
+    pub(crate) id: KeyId,
+    /// The models it may name, out of its tenant's.
+    pub(crate) models: Allowed,
+    /// The forms of an answer it may ask for; all where it says nothing.
+    pub(crate) endpoints: Option<Vec<RelayKind>>,
+    /// It may look, and have nothing made.
+    pub(crate) read_only: bool,
+    /// When it stops being good, in microseconds since the Unix epoch.
+    pub(crate) expires_us: Option<u64>,
+}
+
+impl Caller {
+    /// A tenant as such.
+    pub(crate) const fn tenant(tenant: TenantId) -> Self {
+        Self { tenant, key: None }
+    }
+
+    /// The number of its key, where it has one.
+    pub(crate) fn key_id(&self) -> Option<KeyId> {
+        self.key.as_ref().map(|key| key.id)
+    }
+
+    /// Whether its key lets it ask for this form of an answer.
+    pub(crate) fn may_ask(&self, endpoint: RelayKind) -> bool {
+        self.key.as_ref().is_none_or(|key| {
+            let among = |endpoints: &Vec<RelayKind>| endpoints.contains(&endpoint);
+            !key.read_only && key.endpoints.as_ref().is_none_or(among)
+        })
+    }
+
+    /// Whether its key lets it name this model.
+    pub(crate) fn may_name(&self, model: ModelId) -> bool {
+        self.key
+            .as_ref()
+            .is_none_or(|key| key.models.permits(model))
+    }
+}
+
+impl KeyRing {
+    pub(crate) fn add(&mut self, hash: KeyHash, caller: Caller) {
+        self.0.entry(start(&hash)).or_default().push((hash, caller));
+    }
+
+    fn find(&self, hash: &KeyHash, now_us: u64) -> Option<&Caller> {
+        let near = self.0.get(&start(hash))?.iter();
+        let same = near.fold(None, |found, (known, caller)| {
+            if known.matches(hash) {
+                Some(caller)
+            } else {
+                found
+            }
+        })?;
+        let good = |key: &Arc<NamedKey>| key.expires_us.is_none_or(|at| now_us < at);
+        same.key.as_ref().is_none_or(good).then_some(same)
+    }
+}
+
+/// The first bytes of a hash.
+fn start(hash: &KeyHash) -> [u8; 8] {
+    let [a, b, c, d, e, f, g, h, ..] = *hash.bytes();
+    [a, b, c, d, e, f, g, h]
 }
 
 /// A caller that is not let in. It says nothing of why: unknown, revoked and malformed look the
@@ -31,24 +113,26 @@ pub(crate) struct Identity {
 pub(crate) struct Unknown;
 
 impl Identity {
-    pub(crate) fn new(rules: config::Identity, keys: BTreeMap<KeyHash, TenantId>) -> Self {
+    pub(crate) fn new(rules: config::Identity, keys: KeyRing) -> Self {
         Self { rules, keys }
     }
 
-    /// The tenant of a request with these headers from `peer`.
+    /// Who sent a request with these headers from `peer`.
     pub(crate) fn who(
         &self,
         headers: &HeaderMap,
         peer: IpAddr,
         desk: &Desk,
-    ) -> Result<TenantId, Unknown> {
+    ) -> Result<Caller, Unknown> {
         let anonymous = self.rules.anonymous == Anonymous::Allow;
         if let Some(key) = key(headers) {
-            if let Some(tenant) = self.keys.get(&KeyHash::of(key)) {
-                return Ok(*tenant);
+            let clock = desk.clock();
+            let now_us = clock.unix_micros(clock.now());
+            if let Some(caller) = self.keys.find(&KeyHash::of(key), now_us) {
+                return Ok(caller.clone());
             }
             // Clients can't be made to send no key, so where there are none, any will do.
-            if !anonymous || !self.keys.is_empty() {
+            if !anonymous || !self.keys.0.is_empty() {
                 return Err(Unknown);
             }
         }
@@ -62,13 +146,15 @@ impl Identity {
             }
             let name = name.to_str().map_err(|_| Unknown)?;
             return if is_name(name) {
-                Ok(desk.tenant_named_by_header(name))
+                Ok(Caller::tenant(desk.tenant_named_by_header(name)))
             } else {
                 Err(Unknown)
             };
         }
         if anonymous {
-            Ok(desk.tenant_named_by_header(config::ANONYMOUS))
+            Ok(Caller::tenant(
+                desk.tenant_named_by_header(config::ANONYMOUS),
+            ))
         } else {
             Err(Unknown)
         }
@@ -76,7 +162,7 @@ impl Identity {
 }
 
 /// The key that a request carries, in the first of the places where clients put it.
-fn key(headers: &HeaderMap) -> Option<&[u8]> {
+pub(crate) fn key(headers: &HeaderMap) -> Option<&[u8]> {
     if let Some(value) = headers.get(AUTHORIZATION) {
         let value = value.as_bytes();
         let scheme = value
@@ -129,6 +215,45 @@ mod tests {
         for (list, expected) in cases {
             assert_eq!(key(&headers(list)), expected, "{list:?}");
         }
+    }
+
+    #[test]
+    fn a_key_is_good_until_the_microsecond_it_expires() {
+        let mut ring = KeyRing::default();
+        let named = NamedKey {
+            id: KeyId::new(0),
+            models: Allowed::Only(vec![ModelId::new(1)]),
+            endpoints: Some(vec![RelayKind::Chat]),
+            read_only: false,
+            expires_us: Some(100),
+        };
+        let (good, other) = (KeyHash::of(b"k1"), KeyHash::of(b"k2"));
+        let caller = Caller {
+            tenant: TenantId::new(3),
+            key: Some(Arc::new(named)),
+        };
+        ring.add(good, caller);
+        let found = ring.find(&good, 99).unwrap();
+        assert_eq!(found.tenant, TenantId::new(3));
+        assert!(found.may_ask(RelayKind::Chat) && !found.may_ask(RelayKind::Text));
+        assert!(found.may_name(ModelId::new(1)) && !found.may_name(ModelId::new(0)));
+        assert!(ring.find(&good, 100).is_none());
+        assert!(ring.find(&other, 0).is_none());
+    }
+
+    #[test]
+    fn hashes_that_begin_alike_are_told_apart() {
+        let like = |last: u8| {
+            let mut bytes = [7; 32];
+            bytes[31] = last;
+            KeyHash::from_bytes(bytes)
+        };
+        let mut ring = KeyRing::default();
+        for n in 0..3 {
+            ring.add(like(n), Caller::tenant(TenantId::new(u32::from(n))));
+        }
+        assert_eq!(ring.find(&like(1), 0).unwrap().tenant, TenantId::new(1));
+        assert!(ring.find(&like(9), 0).is_none());
     }
 
     #[test]

@@ -1,11 +1,11 @@
 //! The keeper of an engine: a process between the gateway and an engine that it started, which ends
 //! the engine, and all that the engine has started, once the gateway is no more.
 //!
-//! It is this program again, under a verb of its own. It learns of the gateway's end by its standard
-//! input, a pipe whose other end the gateway alone holds: the system closes it however the gateway
-//! went, killed included. (A parent-death signal would reach the engine alone, and not what it
-//! started; and it is sent when a thread of the parent ends, not only the parent.) It decides nothing
-//! else: whether an engine is started again is the gateway's to say.
+//! It is this program again, under a verb of its own. It learns of the gateway's end by its
+//! standard input, a pipe whose other end the gateway alone holds: the system closes it however the
+//! gateway went, killed included. (A parent-death signal would reach the engine alone, and not what
+//! it started; and it is sent when a thread of the parent ends, not only the parent.) It decides
+//! nothing else: whether an engine is started again is the gateway's to say.
 
 use std::ffi::OsString;
 use std::io::Read as _;

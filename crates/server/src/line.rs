@@ -36,6 +36,9 @@ pub(crate) struct Line {
     fence: AtomicU64,
     /// The request whose first token is in the next write; `NOBODY` when none is.
     first_token: AtomicU64,
+    /// Where to tell at once what is written to nobody in particular: there is no socket to wait
+    /// for.
+    detached: Option<Weak<Desk>>,
     /// The request whose last byte is in the next flush. Dropped with the connection, its client
     /// has gone before it had all of its answer.
     parting: Mutex<Option<InFlight>>,
@@ -50,6 +53,17 @@ impl Line {
             fence: AtomicU64::new(NEVER),
             first_token: AtomicU64::new(NOBODY),
             parting: Mutex::new(None),
+            detached: None,
+        })
+    }
+
+    /// The line of an answer that is written down instead of being sent.
+    pub(crate) fn detached(desk: &Arc<Desk>) -> Arc<Self> {
+        Arc::new(Self {
+            fence: AtomicU64::new(NEVER),
+            first_token: AtomicU64::new(NOBODY),
+            parting: Mutex::new(None),
+            detached: Some(Arc::downgrade(desk)),
         })
     }
 
@@ -61,6 +75,10 @@ impl Line {
 
     /// The bytes handed over so far are all of the answer to this request.
     pub(crate) fn all_handed_over(&self, flight: InFlight) {
+        if self.detached.is_some() {
+            flight.delivered();
+            return;
+        }
         *self.parting.lock().unwrap_or_else(PoisonError::into_inner) = Some(flight);
     }
 
@@ -79,6 +97,12 @@ impl Line {
 
     /// The bytes handed over next hold the first token of `id`.
     pub(crate) fn first_token(&self, id: RequestId) {
+        if let Some(desk) = &self.detached {
+            if let Some(desk) = desk.upgrade() {
+                desk.submit(Event::FirstToken { id });
+            }
+            return;
+        }
         self.first_token.store(id.get(), Ordering::Relaxed);
     }
 
@@ -235,7 +259,7 @@ mod tests {
 
     use super::*;
     use crate::books::Books;
-    use crate::ledger::Ledger;
+    use crate::journal::Journal;
     use crate::metrics::Metrics;
 
     /// A desk without models, and the folder of its ledger.
@@ -257,9 +281,15 @@ mod tests {
             seed: 0,
         };
         let folder = tempfile::tempdir().unwrap();
-        let ledger = Ledger::open(folder.path()).unwrap();
         let clock = Clock::start();
-        let books = Books::new(Metrics::new(), ledger, vec![], &clock);
+        let journal = Journal::open(
+            folder.path(),
+            crate::config::LedgerConfig::default().settings(),
+            clock,
+        )
+        .unwrap()
+        .0;
+        let books = Books::new(Metrics::new(), journal, vec![]);
         (Desk::new(config, clock, books).0, folder)
     }
 

@@ -4,6 +4,7 @@
 //! tenants up to [`TENANT_LABELS_MAX`] and then `other`. So the number of series is bounded,
 //! whoever calls.
 
+mod ledger;
 mod shares;
 mod windows;
 
@@ -22,6 +23,7 @@ use tollgate_policy::ids::TenantId;
 use tollgate_policy::tenant::Tenant;
 use tollgate_policy::units::Micros;
 
+use self::ledger::LedgerMetrics;
 use self::shares::ShareMetrics;
 use self::windows::WindowMetrics;
 use crate::desk::Desk;
@@ -56,7 +58,7 @@ pub(crate) struct Metrics {
     queue: Seconds<Promise>,
     tenant_ttft: Seconds<TenantLabel>,
     service: Family<TenantLabel, Gauge>,
-    ledger_spilled: Gauge,
+    ledger: LedgerMetrics,
     connections: Gauge,
     in_flight: Gauge,
     pools: PoolMetrics,
@@ -148,7 +150,7 @@ impl Metrics {
             queue: Family::new_with_constructor(seconds),
             tenant_ttft: Family::new_with_constructor(seconds),
             service: Family::default(),
-            ledger_spilled: Gauge::default(),
+            ledger: LedgerMetrics::default(),
             connections: Gauge::default(),
             in_flight: Gauge::default(),
             pools: PoolMetrics::default(),
@@ -252,7 +254,7 @@ impl Metrics {
         let books = desk.books();
         self.shares.take(desk);
         self.in_flight.set(signed(gauges.in_flight));
-        self.ledger_spilled.set(signed(books.ledger().spilled()));
+        self.ledger.take(books.journal());
         for (pool, id) in gauges.pools.iter().zip(0..) {
             let model = books
                 .model_name(tollgate_policy::ids::ModelId::new(id))
@@ -367,8 +369,7 @@ impl Metrics {
         self.shares.register(registry);
         let service = "Weighted tokens served since the start, before division by weight";
         registry.register("tenant_attained_service", service, self.service.clone());
-        let spilled = "Ledger lines that went to the log because the disk could not keep up";
-        registry.register("ledger_spilled_lines", spilled, self.ledger_spilled.clone());
+        self.ledger.register(registry);
         registry.register(
             "connections",
             "Client connections",

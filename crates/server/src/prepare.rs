@@ -9,7 +9,7 @@ use axum::http::request::Parts;
 use bytes::Bytes;
 use hyper::header::CONTENT_TYPE;
 use tollgate_engine::{ChatMessage, Sampling, Stop, TemplateError, Token};
-use tollgate_policy::ids::{ModelId, TenantId};
+use tollgate_policy::ids::ModelId;
 use tollgate_policy::outcome::Rejection;
 use tollgate_policy::request::Arrival;
 use tollgate_policy::units::Tokens;
@@ -20,6 +20,8 @@ use tollgate_wire::{
 
 use crate::app::{App, EngineModel, Made, ServedModel, Turned, Visit};
 use crate::desk::Draft;
+use crate::idempotent::Repeat;
+use crate::identity::Caller;
 use crate::receive::receive;
 use crate::upstream::relay::Passage;
 use crate::upstream::{RemoteModel, headers};
@@ -64,6 +66,8 @@ impl Endpoint {
 pub(crate) struct Order {
     pub(crate) arrival: Arrival,
     pub(crate) work: Work,
+    /// How it says that it may be a repeat, where it does.
+    pub(crate) repeat: Option<Repeat>,
 }
 
 /// What is to be done for it.
@@ -118,24 +122,34 @@ pub(crate) async fn prepare(
     parts: &Parts,
     body: Body,
 ) -> Result<Order, Away> {
-    let tenant = match identify(app, visit, parts) {
-        Ok(tenant) => tenant,
+    let caller = match identify(app, visit, parts) {
+        Ok(caller) => caller,
         Err(turned) => return Err((turned, Some(body))),
     };
+    let tenant = caller.tenant;
+    if !caller.may_ask(kind) {
+        let message = "this key may not ask for this; its operator says what it is good for";
+        return Err((
+            Turned::new(Rejection::KeyScope, message).of(tenant),
+            Some(body),
+        ));
+    }
     if let Err(turned) = check_media_type(parts) {
         return Err((turned.of(tenant), Some(body)));
     }
     let bytes = receive(parts, body, app.bounds).await;
     let bytes = bytes.map_err(|(turned, unread)| (turned.of(tenant), unread))?;
+    let repeat = Repeat::read(&parts.headers, kind, &bytes);
+    let repeat = repeat.map_err(|turned| (turned.of(tenant), None))?;
     let order = if bytes.len() > INLINE_MAX {
         let (app, visit) = (Arc::clone(app), visit.clone());
-        let heavy = move || digest(&app, kind, &visit, tenant, &bytes);
+        let heavy = move || digest(&app, kind, &visit, &caller, &bytes);
         match tokio::task::spawn_blocking(heavy).await {
             Ok(order) => order,
             Err(error) => std::panic::resume_unwind(error.into_panic()),
         }
     } else {
-        digest(app, kind, visit, tenant, &bytes)
+        digest(app, kind, visit, &caller, &bytes)
     };
     let mut order = order.map_err(|turned| (turned.of(tenant), None))?;
     if let Work::Replicas(passage) = &mut order.work {
@@ -147,12 +161,13 @@ pub(crate) async fn prepare(
             passage.affinity = model.in_session(affinity, tenant, name.as_bytes());
         }
     }
+    order.repeat = repeat;
     order.arrival.retry = app.repeats.is_retry(&parts.headers, tenant, visit.received);
     Ok(order)
 }
 
 /// Who is calling.
-pub(crate) fn identify(app: &App, visit: &Visit, parts: &Parts) -> Result<TenantId, Turned> {
+pub(crate) fn identify(app: &App, visit: &Visit, parts: &Parts) -> Result<Caller, Turned> {
     app.callers()
         .identity
         .who(&parts.headers, visit.peer, &app.desk)
@@ -185,18 +200,18 @@ fn digest(
     app: &App,
     kind: RelayKind,
     visit: &Visit,
-    tenant: TenantId,
+    caller: &Caller,
     body: &Bytes,
 ) -> Result<Order, Turned> {
     if app.relays || kind == RelayKind::Embeddings {
         let relay = Relay::read(kind, body)?;
-        let served = find(app, &relay.model, tenant)?;
+        let served = find(app, &relay.model, caller)?;
         if let Made::Elsewhere(model) = &served.made {
             return Ok(passage(
                 served.id,
                 model,
                 visit,
-                tenant,
+                caller,
                 (kind, relay, body),
             ));
         }
@@ -207,7 +222,7 @@ fn digest(
     };
     let ask = parse(endpoint, body)?;
     let params = ask.params();
-    let served = find(app, &params.model, tenant)?;
+    let served = find(app, &params.model, caller)?;
     let Made::Here(engine) = &served.made else {
         return Err(no_model(&params.model)); // Not reached: they were looked for above.
     };
@@ -217,7 +232,8 @@ fn digest(
     let most = params.max_output;
     let arrival = Arrival {
         id: visit.id,
-        tenant,
+        tenant: caller.tenant,
+        key: caller.key_id(),
         model: served.id,
         prompt: count(&prompt),
         output_max: most.map(|most| Tokens::new(u64::from(most.get()))),
@@ -233,11 +249,12 @@ fn digest(
     Ok(Order {
         arrival,
         work: Work::Engine(Box::new(order)),
+        repeat: None,
     })
 }
 
-fn find<'a>(app: &'a App, name: &str, tenant: TenantId) -> Result<&'a ServedModel, Turned> {
-    app.find_model(name, tenant).ok_or_else(|| no_model(name))
+fn find<'a>(app: &'a App, name: &str, caller: &Caller) -> Result<&'a ServedModel, Turned> {
+    app.find_model(name, caller).ok_or_else(|| no_model(name))
 }
 
 /// A request for an engine in another process, which counts its prompt itself: until it has, the
@@ -246,7 +263,7 @@ fn passage(
     id: ModelId,
     model: &RemoteModel,
     visit: &Visit,
-    tenant: TenantId,
+    caller: &Caller,
     (kind, relay, body): (RelayKind, Relay, &Bytes),
 ) -> Order {
     let reckoned = model.reckon_prompt(relay.size);
@@ -256,7 +273,8 @@ fn passage(
     let most = relay.max_output.map(|most| u64::from(most.get()));
     let arrival = Arrival {
         id: visit.id,
-        tenant,
+        tenant: caller.tenant,
+        key: caller.key_id(),
         model: id,
         prompt: reckoned.min(fits),
         output_max: match kind {
@@ -275,11 +293,12 @@ fn passage(
         body: body.clone(),
         relay,
         headers: Vec::new(),
-        affinity: model.affinity(tenant, body.get(prompt).unwrap_or_default()),
+        affinity: model.affinity(caller.tenant, body.get(prompt).unwrap_or_default()),
     };
     Order {
         arrival,
         work: Work::Replicas(Box::new(passage)),
+        repeat: None,
     }
 }
 

@@ -61,7 +61,8 @@ impl Process {
             .stdin(Stdio::piped())
             .stdout(log.try_clone()?)
             .stderr(log)
-            // Ctrl-C is for the gateway, which lets go of the engine when it has no more use for it.
+            // Ctrl-C is for the gateway, which lets go of the engine when it has no more use for
+            // it.
             .process_group(0)
             .spawn()?;
         Ok(Self {
@@ -80,9 +81,12 @@ impl Process {
             Ok(status) => status.to_string(),
             Err(error) => format!("nobody knows how: {error}"),
         };
-        let last = tail(&self.log);
-        let log = self.log.display();
-        format!("it ended ({how}); the last of {log}:\n{last}")
+        format!("it ended ({how}); {}", self.last_words())
+    }
+
+    /// The last lines of its log.
+    pub(crate) fn last_words(&self) -> String {
+        format!("the last of {}:\n{}", self.log.display(), tail(&self.log))
     }
 
     /// Ends the engine, and waits until it and all that it started are gone.

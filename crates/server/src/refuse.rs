@@ -62,7 +62,7 @@ pub(crate) fn refused(refusal: &Refusal, kind: RelayKind) -> Response {
 fn is_in_vain(outcome: Outcome) -> bool {
     matches!(
         outcome,
-        Outcome::Rejected(Rejection::PromptExceedsRate { .. })
+        Outcome::Rejected(Rejection::PromptExceedsRate { .. } | Rejection::InsufficientQuota)
     )
 }
 
@@ -196,6 +196,7 @@ fn message(outcome: Outcome) -> String {
         }
         Outcome::ReplicaFailed(
             Failure::Sequence
+            | Failure::Erred
             | Failure::Engine
             | Failure::Unreachable
             | Failure::BadAnswer
@@ -209,12 +210,12 @@ fn message(outcome: Outcome) -> String {
             "this gateway is going away and could not wait for the answer; try again elsewhere"
         }
         Outcome::Bug => "a fault of the gateway ended this request; its log says more",
-        Outcome::Completed(_) | Outcome::ClientGone(_) => "the request is over",
+        Outcome::Completed(_) | Outcome::ClientGone(_) | Outcome::Repeated => "the request is over",
     };
     text.to_owned()
 }
 
-fn rejected(rejection: Rejection) -> String {
+pub(crate) fn rejected(rejection: Rejection) -> String {
     let text = match rejection {
         // The wording that agents know an overflow by.
         Rejection::ContextExceeded { asked, limit } => {
@@ -238,6 +239,22 @@ fn rejected(rejection: Rejection) -> String {
         Rejection::KvInFlight => {
             "your requests in flight hold as much memory as your limit allows; wait for one to end"
         }
+        Rejection::InsufficientQuota => {
+            "what is left of your budget for this day or month does not pay for this request; ask \
+             your operator"
+        }
+        Rejection::BudgetInFlight => {
+            "your requests in flight hold what is left of your budget; wait for one to end"
+        }
+        Rejection::IdempotencyReuse => {
+            "this Idempotency-Key was sent with another body before; use a new key for a new \
+             request"
+        }
+        Rejection::IdempotencyTooLong => {
+            "the answer to this Idempotency-Key was too long to be kept; it was made once, and is \
+             not made again"
+        }
+        Rejection::KeyScope => "this key is not good for this; use another of yours",
         Rejection::RetryBudget => {
             "too many requests are retries just now; come back when Retry-After says"
         }
@@ -249,6 +266,10 @@ fn rejected(rejection: Rejection) -> String {
             "what waits already takes longer than you may wait; try again when Retry-After says"
         }
         Rejection::Draining => "this gateway is going away; try again elsewhere",
+        Rejection::NoBooks => {
+            "what is served can't be written down just now, so nothing new is; try again when \
+             Retry-After says"
+        }
         Rejection::NoReplica => {
             "no replica of this model is up; one is being started, try again when Retry-After says"
         }

@@ -9,11 +9,9 @@ use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
 use tokio::sync::Notify;
-use tollgate_policy::gateway::{Event, Tenancy};
 
-use crate::app::{App, Callers};
+use crate::app::App;
 use crate::config::{Config, Problem, parse};
-use crate::server::weights;
 
 /// How often the file is looked at.
 const POLL: Duration = Duration::from_secs(1);
@@ -142,7 +140,7 @@ pub(crate) async fn follow(
             tokio::task::spawn_blocking(move || file.read()).await
         };
         if let Ok(read) = read {
-            reload(&file.path, read, &running, &app);
+            reload(&file.path, read, &running, &app).await;
         }
     }
 }
@@ -154,7 +152,7 @@ async fn stamp(file: &Arc<ConfigFile>) -> Option<Stamp> {
 }
 
 /// Takes on what was read, or says why not.
-fn reload(path: &Path, read: Result<Config, Unreadable>, running: &Config, app: &App) {
+async fn reload(path: &Path, read: Result<Config, Unreadable>, running: &Config, app: &App) {
     let file = path.display();
     let applied = match read {
         Err(Unreadable::File(error)) => {
@@ -172,7 +170,7 @@ fn reload(path: &Path, read: Result<Config, Unreadable>, running: &Config, app: 
         Ok(config) => {
             let sections = needs_restart(running, &config);
             if sections.is_empty() {
-                apply(config, app);
+                apply(config, app).await;
                 tracing::info!(%file, "the changed configuration holds from now on");
                 true
             } else {
@@ -196,18 +194,23 @@ fn needs_restart(running: &Config, new: &Config) -> Vec<&'static str> {
         listen,
         data_dir,
         admin,
+        ledger,
         server,
         metrics: _,
         identity: _,
         models,
         tenants: _,
+        store,
+        prices: _,
         fairness,
     } = new;
     let same = [
         ("listen", *listen == running.listen),
         ("data_dir", *data_dir == running.data_dir),
         ("admin", *admin == running.admin),
+        ("ledger", *ledger == running.ledger),
         ("server", *server == running.server),
+        ("store", *store == running.store),
         ("models", models.differ_in_replicas_alone(&running.models)),
         (
             "fairness.policy",
@@ -219,17 +222,15 @@ fn needs_restart(running: &Config, new: &Config) -> Vec<&'static str> {
 }
 
 /// Takes on a configuration that differs only in what may.
-///
-/// The policy's tenants come first: a key must not be known before its tenant is.
-fn apply(config: Config, app: &App) {
-    let tenancy = Tenancy {
-        tenants: config.tenants.list.clone(),
-        template: config.tenants.template.clone(),
-        weights: weights(&config.fairness),
-    };
-    app.desk.submit(Event::Reconfigured(Box::new(tenancy)));
+async fn apply(config: Config, app: &App) {
+    let prices = config.prices.clone();
     app.roster.take_on(config.models.list());
-    app.admit(Callers::numbered_by(&app.desk, config));
+    app.membership.configure(app, config);
+    let kept = app.store.ask(move |store| store.set_prices(&prices)).await;
+    if let Err(error) = kept {
+        tracing::error!(%error, "the store did not take the prices; it has the old ones");
+    }
+    app.clerk.changed();
 }
 
 #[cfg(test)]
@@ -294,13 +295,14 @@ listen: 127.0.0.1:1
 data_dir: elsewhere
 admin: { listen: 127.0.0.1:2 }
 server: { drain: 2s }
+store: { request_log: 1h }
 models: [{ name: m, engine: fake, max_sequences: 3 }]
 fairness: { policy: drr }
 ";
         let sections = needs_restart(&running, &config(other)).join(" ");
         assert_eq!(
             sections,
-            "listen data_dir admin server models fairness.policy"
+            "listen data_dir admin server store models fairness.policy"
         );
     }
 }

@@ -168,8 +168,8 @@ impl Maker {
     }
 }
 
-/// A port that nobody listens on. It may be taken before the engine has it; then the engine ends, and
-/// is started again.
+/// A port that nobody listens on. It may be taken before the engine has it; then the engine ends,
+/// and is started again.
 fn free_port() -> std::io::Result<u16> {
     Ok(TcpListener::bind(("127.0.0.1", 0))?.local_addr()?.port())
 }

@@ -4,14 +4,16 @@ use std::sync::Arc;
 
 use axum::Router;
 use axum::body::Body;
-use axum::extract::{Path, Request, State};
+use axum::extract::{Path, Query, Request, State};
 use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use axum::routing::{get, post};
 use tollgate_policy::outcome::Rejection;
+use tollgate_policy::tenant::Tenant;
 use tollgate_policy::units::Tokens;
 use tollgate_wire::{ModelCard, RelayKind, write_model_list};
 
+use crate::admin;
 use crate::app::{App, ServedModel, Turned, Visit};
 use crate::config::MetricsReaders;
 use crate::prepare::{identify, no_model};
@@ -24,6 +26,7 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .route("/v1/embeddings", post(embeddings))
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
+        .route("/v1/usage", get(usage))
         .route("/health", get(health))
         .route("/ready", get(ready))
         .route("/metrics", get(metrics))
@@ -81,6 +84,27 @@ async fn model(State(app): State<Arc<App>>, Path(id): Path<String>, request: Req
     })
 }
 
+/// What the caller's own tenant has used.
+async fn usage(State(app): State<Arc<App>>, request: Request) -> Response {
+    let (parts, _) = request.into_parts();
+    let Some(visit) = parts.extensions.get::<Visit>() else {
+        return refuse::bug();
+    };
+    let caller = match identify(&app, visit, &parts) {
+        Ok(caller) => caller,
+        Err(turned) => return app.turn_away(visit, &turned, None),
+    };
+    let Ok(Query(terms)) = Query::try_from_uri(&parts.uri) else {
+        let message = "the address asks for what this path does not know; use by, from and to";
+        let turned = Turned::new(Rejection::BadRequest, message).of(caller.tenant);
+        return app.turn_away(visit, &turned, None);
+    };
+    let name = app
+        .desk
+        .with_tenant(caller.tenant, |tenant| tenant.name.clone());
+    admin::own_usage(&app, terms, name).await
+}
+
 /// Answers a question about the models that the caller may name.
 fn listing(
     app: &App,
@@ -91,10 +115,11 @@ fn listing(
     let Some(visit) = parts.extensions.get::<Visit>() else {
         return refuse::bug();
     };
-    let answered = identify(app, visit, &parts).and_then(|tenant| {
+    let answered = identify(app, visit, &parts).and_then(|caller| {
+        let tenant = caller.tenant;
         let permits = |served: &&ServedModel| {
-            app.desk
-                .with_tenant(tenant, |tenant| tenant.models.permits(served.id))
+            let models = |tenant: &Tenant| tenant.models.permits(served.id);
+            caller.may_name(served.id) && app.desk.with_tenant(tenant, models)
         };
         let permitted: Vec<_> = app.models.iter().filter(permits).collect();
         let body = answer(app, &permitted).map_err(|turned| turned.of(tenant))?;
@@ -133,6 +158,11 @@ async fn ready(State(app): State<Arc<App>>) -> Response {
         plain(StatusCode::OK, "ready\n")
     } else if app.desk.is_draining() {
         plain(StatusCode::SERVICE_UNAVAILABLE, "draining\n")
+    } else if !app.desk.books_are_open() {
+        plain(
+            StatusCode::SERVICE_UNAVAILABLE,
+            "the ledger can't be written\n",
+        )
     } else {
         plain(StatusCode::SERVICE_UNAVAILABLE, "no replica is up\n")
     }

@@ -1,5 +1,6 @@
 //! A server from its configuration to its end.
 
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::{Arc, RwLock};
@@ -20,14 +21,20 @@ use tollgate_policy::window;
 use crate::admin;
 use crate::app::{App, Bounds, Callers, EngineModel, Made, ServedModel};
 use crate::books::Books;
+use crate::clerk::{Clerk, SharedStore};
 use crate::clock::Clock;
 use crate::config::{
     Address, Config, EngineConfig, Fairness, ModelConfig, RemoteConfig, ReplicaConfig,
 };
 use crate::desk::{Desk, ReplicaTask};
-use crate::ledger::{Ledger, LedgerError};
+use crate::idempotent::Answers;
+use crate::identity::{Identity, KeyRing};
+use crate::journal::JournalError;
 use crate::listen::{Closing, Door, accept};
+use crate::membership::Membership;
 use crate::metrics::Metrics;
+use crate::opened::{first_tariff, no_thread, open_journal, open_store};
+use crate::past;
 use crate::reload::{self, ConfigFile};
 use crate::repeats::Repeats;
 use crate::replicas::{self, Blueprint, Fleet, Plan};
@@ -35,7 +42,9 @@ use crate::roster::{self, Maker, Member, Roster};
 use crate::routes::router;
 use crate::salt;
 use crate::spawn::{Tasks, UntilStop};
+use crate::store::{Store, StoreError};
 use crate::upstream::{RemoteModel, io};
+use crate::writable;
 
 /// How long after the drain's bound a client may take to accept the last of what it is told.
 const GOODBYE: Duration = Duration::from_millis(500);
@@ -121,9 +130,19 @@ pub enum StartError {
         /// What the system says.
         source: std::io::Error,
     },
-    /// There is nowhere to write the ledger.
+    /// The ledger can't be written, or not gone on with.
     #[error(transparent)]
-    Ledger(#[from] LedgerError),
+    Ledger(#[from] JournalError),
+    /// There is nowhere to keep what was served.
+    #[error(transparent)]
+    Store(#[from] StoreError),
+    /// Tenants are in the configuration and in the store.
+    #[error(
+        "in the configuration and in the store: {}; rename them in one, or remove them with \
+         `tollgate tenants remove`",
+        .0.join(", ")
+    )]
+    Overlap(Vec<String>),
     /// The address can't be listened on.
     #[error("can't listen on {address}: {source}; is another server there? use --listen")]
     Listen {
@@ -164,16 +183,17 @@ impl Server {
         let listener = TcpListener::bind(address)
             .await
             .map_err(|source| StartError::Listen { address, source })?;
-        let admin = bind_admin(config.admin).await?;
-        let ledger = Ledger::open(&config.data_dir)?;
+        let admin = bind_admin(config.admin.as_ref().map(|admin| admin.listen)).await?;
         let clock = Clock::start();
+        let (journal, left) = open_journal(&config, clock)?;
+        let (folding, stores, directory) = open_store(&config).await?;
         let names = config
             .models
             .list()
             .iter()
             .map(|model| model.name.clone())
             .collect();
-        let books = Books::new(Metrics::new(), ledger, names, &clock);
+        let books = Books::new(Metrics::new(), journal, names);
         let policy = policy_config(&config, &plans, &clock);
         let models: Vec<_> = policy.replicas.iter().map(|one| one.model).collect();
         let (desk, orders) = Desk::new(policy, clock, books);
@@ -185,32 +205,56 @@ impl Server {
         let listed = config.models.list();
         let members = plans.iter().map(Plan::member).collect();
         let roster = Arc::new(Roster::new(&desk, until_stop, (members, maker), listed));
+        let config = Arc::new(config);
+        let (clerk, ear) = Clerk::new();
+        let [own, store] = stores;
+        let parts = Parts {
+            desk: Arc::clone(&desk),
+            roster: Arc::clone(&roster),
+            clerk,
+            store,
+            tasks: tasks.clone(),
+        };
+        let app = Arc::new(app(&config, &plans, parts));
+        app.membership.enlist(&app, directory);
+        past::remember(&desk, &left.recent, weights(&config.fairness));
+        let own = first_tariff(own, &app).await?;
+        app.clerk
+            .begin(ear, own, folding, &app)
+            .map_err(|source| no_thread(&source))?;
         let server = Self {
             address: listener.local_addr().unwrap_or(address),
             admin: admin.as_ref().and_then(|admin| admin.local_addr().ok()),
             facts: facts(config.models.list(), &plans),
-            app: Arc::new(app(&config, &plans, Arc::clone(&desk), Arc::clone(&roster))),
+            app,
             tasks,
             drain: config.server.drain,
             closing: watch::Sender::new(Closing::No),
             stop,
             replicas: models.len(),
             reload: Arc::new(Notify::new()),
-            config: Arc::new(config),
+            config,
             desk,
         };
         server.begin(plans, models, roster, orders);
-        let timer = Arc::clone(&server.desk);
-        server.run("timer", async move { timer.keep_time().await });
-        let places = server.config.server.max_connections;
-        let door = server.door(router(Arc::clone(&server.app)), places);
-        server.run("accept", accept(listener, door));
-        if let Some(listener) = admin {
-            let router = admin::router(Arc::clone(&server.app));
-            let door = server.door(router, admin::CONNECTIONS_MAX);
-            server.run("accept-admin", accept(listener, door));
-        }
+        server.open_doors(listener, admin);
         Ok(server)
+    }
+
+    /// Keeps time, and lets callers in.
+    fn open_doors(&self, listener: TcpListener, admin: Option<TcpListener>) {
+        let timer = Arc::clone(&self.desk);
+        self.run("timer", async move { timer.keep_time().await });
+        let keeper = writable::keep(Arc::clone(&self.desk), self.config.ledger.on_failure);
+        self.run("ledger", keeper);
+        let places = self.config.server.max_connections;
+        let door = self.door(router(Arc::clone(&self.app)), places);
+        self.run("accept", accept(listener, door));
+        if let Some(listener) = admin {
+            let router = admin::router(Arc::clone(&self.app));
+            let door = self.door(router, admin::CONNECTIONS_MAX);
+            self.run("accept-admin", accept(listener, door));
+        }
     }
 
     /// Takes on each change of the file that this server's configuration came from, and what it
@@ -267,9 +311,11 @@ impl Server {
         }
         self.close_connections().await;
         let (desk, count) = (Arc::clone(&self.desk), self.replicas);
+        let app = Arc::clone(&self.app);
         let stop = move || {
             // First: what has been recorded is on disk, also where an engine does not stop.
-            desk.books().ledger().close();
+            desk.books().journal().close();
+            app.clerk.stop();
             replicas::stop_all(&desk, count);
         };
         // An engine that is stuck inside a step hears nothing; the process ends over its head.
@@ -459,7 +505,24 @@ pub(crate) fn weights(fairness: &Fairness) -> Weights {
     }
 }
 
-fn app(config: &Config, plans: &[Plan], desk: Arc<Desk>, roster: Arc<Roster>) -> App {
+/// What of an [`App`] is made before it.
+struct Parts {
+    desk: Arc<Desk>,
+    roster: Arc<Roster>,
+    clerk: Clerk,
+    store: Store,
+    tasks: Tasks,
+}
+
+fn app(config: &Arc<Config>, plans: &[Plan], parts: Parts) -> App {
+    let Parts {
+        desk,
+        roster,
+        clerk,
+        store,
+        tasks,
+    } = parts;
+    let replays = SharedStore::new(Store::at(store.location().clone()));
     let mut models = Vec::new();
     let mut by_name = std::collections::HashMap::new();
     for ((model, plan), id) in config.models.list().iter().zip(plans).zip(0..) {
@@ -491,7 +554,21 @@ fn app(config: &Config, plans: &[Plan], desk: Arc<Desk>, roster: Arc<Roster>) ->
         });
     }
     App {
-        callers: RwLock::new(Arc::new(Callers::numbered_by(&desk, config.clone()))),
+        // Nobody, until the membership says who.
+        callers: RwLock::new(Arc::new(Callers {
+            identity: Identity::new(config.identity.clone(), KeyRing::default()),
+            metrics_readers: config.metrics,
+        })),
+        membership: Membership::new(Arc::clone(config)),
+        clerk,
+        store: SharedStore::new(store),
+        answers: Answers::default(),
+        replays,
+        tasks,
+        admins: config
+            .admin
+            .as_ref()
+            .map_or_else(BTreeMap::new, |admin| admin.keys.clone()),
         repeats: Repeats::default(),
         policy: config.fairness.policy.label(),
         roster,

@@ -79,6 +79,8 @@ fn kv_in_flight() -> Result<(), Box<dyn std::error::Error>> {
     println!("| routers | rule | KV in flight, max over mean | p99 |");
     println!("|---|---|---|---|");
     let load = TenantLoad {
+        session: None,
+        shared: None,
         name: "all".to_owned(),
         arrivals: Arrivals::Poisson { rate: 333.0 },
         prompt: Lengths::Lognormal {
@@ -93,8 +95,6 @@ fn kv_in_flight() -> Result<(), Box<dyn std::error::Error>> {
             min: 1,
             max: 2_000,
         },
-        shared: None,
-        session: None,
     };
     let until = Time::START + Micros::from_secs(180);
     let workload = Workload::drawn(vec![load], until, 1)?;

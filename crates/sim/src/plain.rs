@@ -168,11 +168,13 @@ impl Plain {
         self.effects.push_back(Effect::Record(Record {
             id: arrival.id,
             tenant: Some(arrival.tenant),
+            key: arrival.key,
             model: Some(arrival.model),
             replica: None,
             outcome,
             usage: Usage::default(),
             counted: Counted::Exactly,
+            kv: KvByteMicros::default(),
             received: arrival.received,
             dispatched: None,
             first_token: None,
@@ -219,6 +221,7 @@ impl Plain {
             self.effects.push_back(Effect::Dispatch(Dispatch {
                 id,
                 tenant,
+                key: held.arrival.key,
                 replica: ReplicaId::new(u32::try_from(replica).unwrap_or(u32::MAX)),
                 because: Because::LeastLoad,
                 over_share: false,
@@ -274,7 +277,11 @@ impl Plain {
             Failure::Engine | Failure::Unreachable | Failure::BrokeOff => {
                 self.engines[replica].is_up = false;
             }
-            Failure::Sequence | Failure::Silent | Failure::Busy | Failure::BadAnswer => {}
+            Failure::Sequence
+            | Failure::Silent
+            | Failure::Busy
+            | Failure::Erred
+            | Failure::BadAnswer => {}
         }
         if !told {
             self.effects
@@ -388,6 +395,7 @@ impl Plain {
         self.effects.push_back(Effect::Record(Record {
             id,
             tenant: Some(held.arrival.tenant),
+            key: held.arrival.key,
             model: Some(held.arrival.model),
             replica: held
                 .running
@@ -395,6 +403,7 @@ impl Plain {
             outcome,
             usage,
             counted: Counted::Exactly,
+            kv: KvByteMicros::default(),
             received: held.arrival.received,
             dispatched: held.running.map(|running| running.dispatched),
             first_token: held.running.and_then(|running| running.first_token),
@@ -497,6 +506,9 @@ impl Control for Plain {
             | Event::ReplicaStopped { .. }
             | Event::ReplicaLeaving { .. }
             | Event::Reconfigured(_)
+            | Event::Priced(_)
+            | Event::Remembered { .. }
+            | Event::Books(_)
             | Event::Wake => {}
         }
         self.expire(now);

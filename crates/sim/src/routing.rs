@@ -88,8 +88,7 @@ impl Routers {
     fn choose(
         &mut self,
         router: usize,
-        prompt: Tokens,
-        affinity: &Affinity,
+        (prompt, affinity): (Tokens, &Affinity),
         candidates: &[Candidate],
         room: Tokens,
     ) -> Option<Choice> {

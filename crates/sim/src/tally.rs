@@ -166,6 +166,7 @@ impl Tally {
             | Outcome::ReplicaFailed(_)
             | Outcome::ReplicaRefused(_)
             | Outcome::Fenced(_)
+            | Outcome::Repeated
             | Outcome::Bug => tenant.lost += 1,
         }
     }

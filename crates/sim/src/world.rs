@@ -298,6 +298,7 @@ impl<'s, 'l, C: Control> World<'s, 'l, C> {
         self.submit(Event::Arrived(request::Arrival {
             id,
             tenant: TenantId::new(u32::try_from(ask.tenant).unwrap_or(u32::MAX)),
+            key: None,
             model: MODEL,
             prompt: ask.prompt.tokens,
             output_max: ask.output_max,

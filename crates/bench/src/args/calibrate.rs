@@ -50,8 +50,8 @@ Examples:
   tollgate bench calibrate --url http://127.0.0.1:8000/v1 --model stub --tokenizer bytes
 
 The engine must have nothing else to do. Its cost is a line: a step by itself, each sequence in it, and
-each prompt token. What it prints is the `cost` of an engine in a scenario of `tollgate sim`. Exits 2
-where the points lie on no line.";
+each prompt token. What it prints is the `fleet` of a scenario of `tollgate sim`. Exits 2 where the points
+lie on no line.";
 
 impl CalibrateArgs {
     /// What to measure.

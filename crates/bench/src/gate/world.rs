@@ -136,6 +136,7 @@ impl World {
         self.tell(Event::Arrived(request::Arrival {
             id,
             tenant: TenantId::new(u32::try_from(arrival.tenant).unwrap_or(u32::MAX)),
+            key: None,
             model: MODEL,
             prompt: arrival.prompt,
             output_max: Some(arrival.output),
@@ -173,6 +174,7 @@ impl World {
                 | Effect::Start { .. }
                 | Effect::Stop { .. }
                 | Effect::Retired { .. }
+                | Effect::Mark(_)
                 | Effect::Record(_)
                 | Effect::Drained => {}
             }

@@ -13,29 +13,30 @@ const LOOK_EVERY: Duration = Duration::from_millis(5);
 pub(crate) struct Deadline(Instant);
 
 impl Deadline {
-    #[expect(
-        clippy::disallowed_methods,
-        reason = "the test watches another process, by the clock of the world"
-    )]
-    fn now() -> Instant {
-        Instant::now()
-    }
-
     pub(crate) fn within(span: Duration) -> Self {
-        Self(Self::now() + span)
+        Self(now() + span)
     }
 
     /// What is left; zero once it has passed.
     pub(crate) fn left(self) -> Duration {
-        self.0.saturating_duration_since(Self::now())
+        self.0.saturating_duration_since(now())
     }
+}
+
+/// The time of the world, by which the tests watch another process.
+#[expect(
+    clippy::disallowed_methods,
+    reason = "the test watches another process, by the clock of the world"
+)]
+pub(crate) fn now() -> Instant {
+    Instant::now()
 }
 
 /// Runs `work`, and says how long it took.
 pub(crate) fn timed<T>(work: impl FnOnce() -> T) -> (T, Duration) {
-    let start = Deadline::now();
+    let start = now();
     let result = work();
-    (result, Deadline::now() - start)
+    (result, now() - start)
 }
 
 /// Looks until there is something to see.

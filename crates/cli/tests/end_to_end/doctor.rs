@@ -5,8 +5,8 @@ use crate::process::{OPEN, Server, run, serve, tollgate};
 /// What it says of a gateway before an engine at `address` that is asked for `model`.
 fn examined(folder: &std::path::Path, address: &str, model: &str) -> (Option<i32>, String) {
     let config = format!(
-        "listen: 127.0.0.1:0\ndata_dir: data\nidentity: {{ anonymous: allow }}\nmodels:\n  - {{ name: \
-         a, engine: openai, upstream: {{ model: {model} }}, replicas: [{{ url: \"http://{address}\" }}] \
+        "listen: 127.0.0.1:0\ndata_dir: data\nidentity: {{ anonymous: allow }}\nmodels:\n  - {{ \
+         name: a, engine: openai, upstream: {{ model: {model} }}, replicas: [{{ url: \"http://{address}\" }}] \
          }}\n"
     );
     std::fs::write(folder.join("looked.yaml"), config).unwrap();

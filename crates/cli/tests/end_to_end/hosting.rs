@@ -14,8 +14,8 @@ use crate::process::{Running, Server, serve};
 fn engine(name: &str) -> String {
     let program = env!("CARGO_BIN_EXE_tollgate");
     format!(
-        "sleep 1000 & echo $$! > {name}.beside; echo $$$$ > {name}.pid; exec {program} serve --config \
-         engine.yaml --listen 127.0.0.1:{{port}} --data-dir data-{{port}}"
+        "sleep 1000 & echo $$! > {name}.beside; echo $$$$ > {name}.pid; exec {program} serve \
+         --config engine.yaml --listen 127.0.0.1:{{port}} --data-dir data-{{port}}"
     )
 }
 
@@ -31,8 +31,8 @@ fn gateway(folder: &Path, models: &str) -> std::process::Command {
 fn hosted(name: &str, more: &str) -> String {
     let words = engine(name);
     format!(
-        "  - {{ name: {name}, engine: openai, upstream: {{ model: m }}, {more}\n      replicas: [{{ \
-         command: [sh, -c, '{words}'] }}] }}\n"
+        "  - {{ name: {name}, engine: openai, upstream: {{ model: m }}, {more}\n      replicas: \
+         [{{ command: [sh, -c, '{words}'] }}] }}\n"
     )
 }
 
@@ -104,7 +104,7 @@ fn an_engine_that_ends_is_started_again_and_its_last_words_are_logged() {
     });
     assert!(is_there(second));
     let ended = server.running.kill();
-    assert!(ended.stderr.contains("it ended"), "{}", ended.stderr);
+    assert!(ended.stderr.contains("the last of"), "{}", ended.stderr);
     until_gone(second);
 }
 

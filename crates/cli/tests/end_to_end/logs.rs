@@ -76,7 +76,7 @@ fn logged(level: Option<&str>) -> Ended {
     server.running.signal("TERM");
     let ended = server.running.ended(crate::deadline::PATIENCE);
     assert_eq!(ended.code, Some(0));
-    let book = std::fs::read_to_string(folder.path().join("tollgate-data/usage.jsonl")).unwrap();
+    let book = crate::ledger::shown(folder.path());
     for secret in SECRETS {
         assert!(!ended.stdout.contains(secret), "{secret}: {}", ended.stdout);
         assert!(!ended.stderr.contains(secret), "{secret}: {}", ended.stderr);

@@ -19,6 +19,8 @@ mod check;
 mod doctor;
 mod help;
 mod hosting;
+mod killed;
+mod ledger;
 mod lifetime;
 mod logs;
 mod memory;

@@ -1,9 +1,10 @@
 //! A request at the door: contract, machine, then a place in the queue, all or nothing.
 
 use super::end::{Ended, Stranger};
-use super::event::{Effect, Refusal};
+use super::event::{Books, Effect, Refusal};
 use super::{Drain, Gateway, Pool, Stay};
 use crate::admission::{self, Grant, Machine};
+use crate::budget::Hold;
 use crate::failover::Tries;
 use crate::fair::{Policy, Waiting};
 use crate::ids::{RequestId, TenantId, position};
@@ -13,7 +14,8 @@ use crate::request::{Arrival, Request, Stage};
 use crate::retry::RetryBudget;
 use crate::route::Affinity;
 use crate::tenant::Class;
-use crate::units::{KvByteMicros, Micros, Time, Tokens};
+use crate::units::{KvByteMicros, Micros, NanoUsd, Time, Tokens};
+use crate::usage::Usage;
 
 /// What a client is told to wait where nothing has been measured yet.
 const WAIT_GUESS: Micros = Micros::from_secs(1);
@@ -31,10 +33,10 @@ impl Gateway {
             ..
         } = arrival;
         match self.try_admit(arrival, now) {
-            Ok((grant, reservation)) => {
+            Ok((grant, held)) => {
                 self.ask_for(model, now);
                 self.retries.admitted(arrival.retry, now);
-                self.enqueue(arrival, grant, reservation, now);
+                self.enqueue(arrival, grant, held, now);
                 if !affinity.is_empty() {
                     self.affinities.insert(id, affinity);
                 }
@@ -75,7 +77,11 @@ impl Gateway {
         }));
     }
 
-    fn try_admit(&mut self, arrival: Arrival, now: Time) -> Result<(Grant, Reservation), Refused> {
+    fn try_admit(
+        &mut self,
+        arrival: Arrival,
+        now: Time,
+    ) -> Result<(Grant, (Reservation, Hold)), Refused> {
         let expected = self.levels(arrival.tenant, now).expected_output();
         let tenant = self.tenants.tenant(arrival.tenant);
         let (class, limits) = (tenant.class, tenant.limits.clone());
@@ -88,9 +94,9 @@ impl Gateway {
             },
         )?;
         let cost = pool.cost(prompt, grant, now);
-        let reservation = self
-            .levels(arrival.tenant, now)
-            .reserve(&limits, cost, now)?;
+        let hold = self.hold(&arrival, cost, now)?;
+        let reserved = self.levels(arrival.tenant, now).reserve(&limits, cost, now);
+        let reservation = reserved.inspect_err(|_| self.let_go(&arrival, hold, now))?;
         let verdict = self.within_retries(&arrival, class, now).and_then(|()| {
             let machine = self.machine(&arrival, grant, now);
             let rejected = machine.admit(self.max_wait(&arrival));
@@ -100,12 +106,34 @@ impl Gateway {
             })
         });
         match verdict {
-            Ok(()) => Ok((grant, reservation)),
+            Ok(()) => Ok((grant, (reservation, hold))),
             Err(refused) => {
+                self.let_go(&arrival, hold, now);
                 self.levels(arrival.tenant, now).cancel(reservation);
                 Err(refused)
             }
         }
+    }
+
+    /// Holds what the request is expected to cost of the budgets it is paid from.
+    fn hold(&mut self, arrival: &Arrival, cost: Cost, now: Time) -> Result<Hold, Refused> {
+        let usage = Usage {
+            prompt: cost.prompt,
+            cached: Tokens::ZERO,
+            output: cost.output,
+        };
+        let money = self.purses.cost(arrival.model, usage, cost.kv);
+        let held = self.purses.reserve(arrival.tenant, arrival.key, money, now);
+        held.map_err(|rejection| Refused {
+            rejection,
+            wait: None,
+        })
+    }
+
+    /// Gives a hold back: nothing was spent.
+    fn let_go(&mut self, arrival: &Arrival, hold: Hold, now: Time) {
+        let payers = (arrival.tenant, arrival.key);
+        self.purses.settle(payers, hold, NanoUsd::ZERO, now);
     }
 
     fn within_retries(&self, arrival: &Arrival, class: Class, now: Time) -> Result<(), Refused> {
@@ -123,6 +151,8 @@ impl Gateway {
         let waiting = self.waiting(arrival, grant, Time::START);
         if self.drain != Drain::No {
             Machine::Draining
+        } else if self.books == Books::Closed {
+            Machine::NoBooks
         } else if !self.has_replica(arrival.model, |health| health.retry_at().is_none()) {
             Machine::NoReplica
         } else if pool.queue.is_full() {
@@ -148,7 +178,13 @@ impl Gateway {
         first && pool.patient().is_none() && self.room(pool, waiting, holding).is_ok()
     }
 
-    fn enqueue(&mut self, arrival: Arrival, grant: Grant, reservation: Reservation, now: Time) {
+    fn enqueue(
+        &mut self,
+        arrival: Arrival,
+        grant: Grant,
+        (reservation, hold): (Reservation, Hold),
+        now: Time,
+    ) {
         let deadline = now + self.max_wait(&arrival);
         let waiting = self.waiting(&arrival, grant, deadline);
         let pushed = self.pool(arrival.model).queue.push(waiting);
@@ -158,6 +194,7 @@ impl Gateway {
         );
         let request = Request {
             tenant: arrival.tenant,
+            key: arrival.key,
             model: arrival.model,
             received: arrival.received,
             output_max: grant.output_max,
@@ -166,6 +203,7 @@ impl Gateway {
             kv: waiting.kv,
             reservation,
             tries: Tries::default(),
+            hold,
             stage: Stage::Queued,
         };
         self.requests.insert(arrival.id, request);

@@ -75,14 +75,17 @@ impl Gateway {
             stranger,
             untold,
         } = ended;
+        let kv = self.tracks.ended(id, usage, now);
         let blank = |tenant, model, received| Record {
             id,
             tenant,
+            key: None,
             model,
             replica: None,
             outcome,
             usage,
             counted: Counted::Exactly,
+            kv,
             received,
             dispatched: None,
             first_token: None,
@@ -94,6 +97,10 @@ impl Gateway {
             (None, Some(who)) => blank(who.tenant, who.model, who.received),
             (Some(request), None) => {
                 let record = blank(Some(request.tenant), Some(request.model), request.received);
+                let record = Record {
+                    key: request.key,
+                    ..record
+                };
                 match request.stage {
                     Stage::Queued => record,
                     Stage::Running(running) => Record {
@@ -128,6 +135,9 @@ impl Gateway {
     }
 
     fn settle(&mut self, request: &Request, record: &Record) {
+        let cost = self.purses.cost(request.model, record.usage, record.kv);
+        let payers = (request.tenant, request.key);
+        self.purses.settle(payers, request.hold, cost, record.ended);
         let Record {
             id,
             outcome,
@@ -145,6 +155,7 @@ impl Gateway {
             | Outcome::ReplicaFailed(_)
             | Outcome::ReplicaRefused(_)
             | Outcome::Fenced(_)
+            | Outcome::Repeated
             | Outcome::Bug => levels.settle(request.reservation, usage.rated(self.weights)),
         }
         if matches!(outcome, Outcome::Completed(_)) {

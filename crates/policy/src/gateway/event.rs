@@ -1,14 +1,17 @@
 //! What goes in and out of the gateway's policy: facts, and orders.
 
 use super::ReplicaConfig;
+use super::progress::Progress;
 use crate::bucket::Level;
+use crate::budget::Tariff;
 use crate::health::Sign;
-use crate::ids::{ModelId, ReplicaId, RequestId, TenantId};
+use crate::ids::{KeyId, ModelId, ReplicaId, RequestId, TenantId};
 use crate::outcome::{EngineEnding, Failure, Outcome};
+use crate::quota::Past;
 use crate::request::{Arrival, ClientEnding};
 use crate::route::{Affinity, Because};
 use crate::tenant::Tenant;
-use crate::units::{KvBlocks, Micros, Time, Tokens};
+use crate::units::{KvBlocks, KvByteMicros, Micros, Time, Tokens};
 use crate::usage::{Counted, Usage, Weights};
 use crate::window::Capacity;
 
@@ -126,6 +129,17 @@ pub enum Event {
     },
     /// The configuration has changed: who may call, and what they may have.
     Reconfigured(Box<Tenancy>),
+    /// Prices or budgets have changed, or the ledger knows more of what was spent.
+    Priced(Box<Tariff>),
+    /// What a tenant took of its rates before this gateway began: said before its first request.
+    Remembered {
+        /// Who.
+        tenant: TenantId,
+        /// What.
+        past: Past,
+    },
+    /// Whether what is served can be written down from now on.
+    Books(Books),
     /// The gateway is to go away.
     Drain {
         /// How long what runs may take to finish.
@@ -133,6 +147,15 @@ pub enum Event {
     },
     /// The time that `next_wake` named has come.
     Wake,
+}
+
+/// Whether what is served can be written down.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Books {
+    /// It can.
+    Open,
+    /// It can't, so no new work is taken: what nobody writes down, nobody is charged.
+    Closed,
 }
 
 /// What a replica says of itself.
@@ -216,6 +239,8 @@ pub enum Effect {
         /// Which.
         replica: ReplicaId,
     },
+    /// Write down how far a running request has come.
+    Mark(Progress),
     /// Write down that a request has ended.
     Record(Record),
     /// Nothing is in flight and nothing will be: the process may go.
@@ -229,6 +254,8 @@ pub struct Dispatch {
     pub id: RequestId,
     /// Whose.
     pub tenant: TenantId,
+    /// With which of the tenant's keys, where it has a name.
+    pub key: Option<KeyId>,
     /// Where to.
     pub replica: ReplicaId,
     /// Why there.
@@ -274,6 +301,8 @@ pub struct Record {
     pub id: RequestId,
     /// Who pays, where that was known.
     pub tenant: Option<TenantId>,
+    /// With which of the tenant's keys, where it has a name.
+    pub key: Option<KeyId>,
     /// What for, where that was known.
     pub model: Option<ModelId>,
     /// Who served it, if anyone did.
@@ -284,6 +313,8 @@ pub struct Record {
     pub usage: Usage,
     /// Who counted it.
     pub counted: Counted,
+    /// KV memory over time, from its dispatch to the engine's last word on it.
+    pub kv: KvByteMicros,
     /// When it was received.
     pub received: Time,
     /// When it was given to a replica.

@@ -201,10 +201,10 @@ impl Gateway {
             // those would have made room for the next in line, which would go to its ruin.
             EngineEnding::Failed(Failure::Engine) => self.replica(replica).health.down(now),
             EngineEnding::Failed(Failure::Unreachable) => self.noticed(replica, Sign::Gone, now),
-            EngineEnding::Failed(Failure::BrokeOff | Failure::Silent) => {
+            EngineEnding::Failed(Failure::BadAnswer | Failure::BrokeOff | Failure::Silent) => {
                 self.noticed(replica, Sign::Failed, now);
             }
-            EngineEnding::Failed(Failure::BadAnswer) => self.note_error(id, &request, replica, now),
+            EngineEnding::Failed(Failure::Erred) => self.note_error(id, &request, replica, now),
             EngineEnding::Failed(Failure::Busy) => self.replica_full(replica, None, now),
         }
     }
@@ -246,8 +246,8 @@ impl Gateway {
             // replicas go.
             _ if running.moving => elsewhere,
             EngineEnding::Cancelled => false,
-            // It waits for the one that is full, where there is no other.
-            EngineEnding::Failed(Failure::Busy) => true,
+            // No budget: what is full is left alone, so it does not get worse.
+            EngineEnding::Failed(Failure::Busy) => elsewhere,
             EngineEnding::Failed(failure) => {
                 let may = elsewhere && failure.may_go_elsewhere();
                 may && self.pool(request.model).failovers.take()
@@ -265,7 +265,7 @@ impl Gateway {
         };
         self.vacate(id, &request, running, now);
         let (mut tries, mut waiting) = (request.tries, running.waiting);
-        // One that was full has not failed it, and may be tried again while the request may wait.
+        // One that was full has not failed it, and may be asked again while the request may wait.
         if !matches!(ending, EngineEnding::Failed(Failure::Busy)) {
             tries.note(running.replica);
             waiting.deadline = waiting.deadline.max(now + WAIT_AGAIN);

@@ -159,7 +159,7 @@ impl World {
                     self.waiting[plan.tenant] -= 1;
                     self.running.insert(dispatch.id, 0);
                 }
-                Effect::Record(_) => {}
+                Effect::Mark(_) | Effect::Record(_) => {}
                 Effect::Refuse(_)
                 | Effect::Cancel { .. }
                 | Effect::Start { .. }
@@ -179,6 +179,7 @@ impl World {
         self.handle(Event::Arrived(Arrival {
             id,
             tenant: TenantId::new(u32::try_from(plan.tenant).unwrap()),
+            key: None,
             model: ModelId::new(0),
             prompt: Tokens::new(plan.prompt),
             output_max: plan.says.then(|| Tokens::new(plan.output)),

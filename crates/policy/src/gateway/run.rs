@@ -410,10 +410,13 @@ impl Gateway {
         });
         self.requests
             .insert(id, crate::request::Request { stage, ..request });
+        let per_token = self.pool(request.model).model.kv_per_token;
+        self.tracks.dispatched(id, per_token, now);
         let quota = self.quota(request.tenant, now);
         self.effects.push_back(Effect::Dispatch(Dispatch {
             id,
             tenant: request.tenant,
+            key: request.key,
             replica: choice.replica,
             because: choice.because,
             over_share,

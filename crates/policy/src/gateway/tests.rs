@@ -2,6 +2,7 @@
 
 use std::num::{NonZeroU32, NonZeroU64};
 
+mod books;
 mod fleet;
 mod random;
 mod shares;
@@ -105,6 +106,7 @@ impl Rig {
         let arrival = Arrival {
             id: RequestId::new(id),
             tenant: TenantId::new(tenant),
+            key: None,
             model: MODEL,
             prompt: Tokens::new(100),
             output_max: Some(Tokens::new(50)),
@@ -171,6 +173,7 @@ fn dispatched(effects: &[Effect]) -> Vec<u64> {
         | Effect::Withdraw { .. }
         | Effect::Stop { .. }
         | Effect::Retired { .. }
+        | Effect::Mark(_)
         | Effect::Record(_)
         | Effect::Drained => None,
     });
@@ -194,6 +197,7 @@ fn records(effects: &[Effect]) -> impl Iterator<Item = &Record> {
         | Effect::Withdraw { .. }
         | Effect::Stop { .. }
         | Effect::Retired { .. }
+        | Effect::Mark(_)
         | Effect::Drained => None,
     })
 }
@@ -210,6 +214,7 @@ fn refusal(effects: &[Effect]) -> Refusal {
             | Effect::Withdraw { .. }
             | Effect::Stop { .. }
             | Effect::Retired { .. }
+            | Effect::Mark(_)
             | Effect::Record(_)
             | Effect::Drained => None,
         })
@@ -407,6 +412,7 @@ fn a_prompt_that_does_not_fit_is_refused_before_anything_is_reserved() {
     let arrival = Arrival {
         id: RequestId::new(1),
         tenant: TenantId::new(0),
+        key: None,
         model: MODEL,
         prompt: Tokens::new(600),
         output_max: None,

@@ -155,16 +155,17 @@ pub(super) fn loading(section: &Cursor<'_>) -> Option<Loading> {
     let most = 1 << 50;
     let read = section.mapping(|fields| {
         let size = |value: Cursor<'_>| value.size(1..=most).map(KvBytes::new);
-        let memory = fields.required("memory", need, size)?;
-        let room = fields.required("budget", need, size)?;
+        let memory = fields.required("memory", need, size);
+        let room = fields.required("budget", need, size);
+        let device = fields.optional("device", |value| value.integer(0..=1_023));
+        let (memory, room) = (memory?, room?);
         if memory > room {
             fields.report("memory", "is more than the budget of its device");
             return None;
         }
+        let device = device.unwrap_or(0);
         Some(Loading {
-            device: fields
-                .optional("device", |value| value.integer(0..=1_023))
-                .unwrap_or(0),
+            device,
             memory,
             room,
         })

@@ -3,6 +3,7 @@
 use std::fmt;
 
 use sha2::{Digest, Sha256};
+use subtle::ConstantTimeEq as _;
 
 /// The SHA-256 of a key. It prints as `***`.
 ///
@@ -14,6 +15,21 @@ impl KeyHash {
     /// The hash of the key that a caller presents.
     pub fn of(key: &[u8]) -> Self {
         Self(Sha256::digest(key).into())
+    }
+
+    /// Its bytes, to be stored and for nothing else.
+    pub(crate) fn bytes(&self) -> &[u8; 32] {
+        &self.0
+    }
+
+    /// A hash that was stored.
+    pub(crate) const fn from_bytes(bytes: [u8; 32]) -> Self {
+        Self(bytes)
+    }
+
+    /// Whether both are the same, found out in a time that does not tell how much of them is.
+    pub(crate) fn matches(&self, other: &Self) -> bool {
+        self.0.ct_eq(&other.0).into()
     }
 
     /// Reads 64 hexadecimal digits.

@@ -43,7 +43,7 @@ pub(super) fn percent(text: &str) -> Option<u16> {
 }
 
 /// The thousandths in `text`, a number with at most three decimals.
-pub(super) fn thousandths(text: &str) -> Option<u64> {
+pub(crate) fn thousandths(text: &str) -> Option<u64> {
     let (whole, decimals) = text.split_once('.').unwrap_or((text, "0"));
     let is_number = |part: &str| !part.is_empty() && part.bytes().all(|byte| byte.is_ascii_digit());
     if !is_number(whole) || !is_number(decimals) || decimals.len() > 3 {

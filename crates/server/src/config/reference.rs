@@ -49,7 +49,7 @@ const fn key(path: &'static str, takes: &'static str, unset: Unset, meaning: &'s
 }
 
 /// All sections.
-pub const SECTIONS: [Section; 6] = [
+pub const SECTIONS: [Section; 7] = [
     Section {
         title: "The process",
         about: "",
@@ -79,6 +79,13 @@ pub const SECTIONS: [Section; 6] = [
                 `default_tenant` is for tenants that only a trusted header names, and for \
                 `anonymous` where the list does not have it.",
         keys: TENANTS,
+    },
+    Section {
+        title: "Usage and money",
+        about: "What was served is kept in a store: who used how much of what, by the hour, and \
+                who may call beside the tenants of this file. `tollgate usage`, `tollgate keys` and \
+                `tollgate tenants` read and change it.",
+        keys: STORE,
     },
     Section {
         title: "Fairness",
@@ -125,6 +132,25 @@ const PROCESS: &[Key] = &[
         "How long a request's body may take to arrive; its head has 30 s.",
     ),
     key(
+        "ledger.on_failure",
+        "refuse or serve",
+        Is("refuse"),
+        "What happens while the disk takes no records: new work is refused with 503 and the reason \
+         `ledger`, or it is served, and records that memory has no room for go to the log.",
+    ),
+    key(
+        "ledger.sync",
+        "duration, 2ms..=10s",
+        Is("50ms"),
+        "Within which time the end of a request is on disk. Shorter means more syncs.",
+    ),
+    key(
+        "ledger.segment",
+        "size, 1MiB..=1GiB",
+        Is("64MiB"),
+        "Size of a segment of the journal in `data_dir`, after which the next is begun.",
+    ),
+    key(
         "metrics.expose",
         "loopback or any",
         Is("loopback"),
@@ -132,13 +158,87 @@ const PROCESS: &[Key] = &[
     ),
 ];
 
-const ADMIN: &[Key] = &[key(
-    "admin.listen",
-    "loopback address and port",
-    Means("off"),
-    "Where `GET /admin/v1/queue` is answered: who waits for each model, in which place and for how \
-     long, and what each replica's window holds. It asks for no key, so it is for this computer only.",
-)];
+const STORE: &[Key] = &[
+    key(
+        "store.url",
+        "URL or libpq words",
+        Means("`tollgate.db` in `data_dir`"),
+        "A PostgreSQL that several gateways share, as `postgres://user:password@host/database`; \
+         best as `${DATABASE_URL}`. The connection is not encrypted.",
+    ),
+    key(
+        "store.request_log",
+        "duration, 1h..=87600h",
+        Is("720h"),
+        "How long single requests are kept; usage by the hour is kept for ever.",
+    ),
+    key(
+        "prices[].model",
+        "name or alias of a model",
+        Refused,
+        "What the price is of. A model without one costs nothing.",
+    ),
+    key(
+        "prices[].from",
+        "date",
+        Means("always"),
+        "Since which day, from midnight UTC, as `2026-07-01`.",
+    ),
+    key(
+        "prices[].prompt",
+        "dollars",
+        Is("0"),
+        "What a million computed prompt tokens cost, with up to nine decimals and up to 1000.",
+    ),
+    key(
+        "prices[].cached",
+        "dollars",
+        Means("as `prompt`"),
+        "What a million prompt tokens cost whose KV was reused.",
+    ),
+    key(
+        "prices[].output",
+        "dollars",
+        Is("0"),
+        "What a million generated tokens cost.",
+    ),
+    key(
+        "prices[].kv_gib_second",
+        "dollars",
+        Is("0"),
+        "What a GiB of KV costs that is held for a second.",
+    ),
+];
+
+const ADMIN: &[Key] = &[
+    key(
+        "admin.keys[].name",
+        "1 to 64 of `A-Za-z0-9._-`",
+        Is("admin"),
+        "What the audit calls whoever uses the key.",
+    ),
+    key(
+        "admin.keys[].env",
+        "name of a variable",
+        Means("`sha256` is used"),
+        "The environment variable that holds the key.",
+    ),
+    key(
+        "admin.keys[].sha256",
+        "64 hexadecimal digits",
+        Means("`env` is used"),
+        "The key's SHA-256.",
+    ),
+    key(
+        "admin.listen",
+        "address and port",
+        Means("off"),
+        "Where `GET /admin/v1/queue` is answered: who waits for each model, in which place and for \
+         how long, and what each replica's window holds. Without `admin.keys` it asks for no key, answers \
+         nothing else, and is for this computer only. With them every request needs one of them, and \
+         `/admin/v1` makes and revokes keys, and sums usage; `/admin/v1/openapi.json` describes it.",
+    ),
+];
 
 const IDENTITY: &[Key] = &[
     key(
@@ -366,8 +466,8 @@ const MODELS: &[Key] = &[
         "models[].replicas[].device",
         "number, 0..=1023",
         Is("0"),
-        "The device the engine is loaded on: those on one are loaded one after the other. Only with \
-         `command`.",
+        "The device the engine is loaded on: those on one are loaded one after the other. Only \
+         with `command`.",
     ),
     key(
         "models[].replicas[].start_timeout",
@@ -384,10 +484,10 @@ const MODELS: &[Key] = &[
     ),
     key(
         "models[].routing.policy",
-        "prefix, power_of_two, least_load, round_robin or hash",
+        "prefix or power_of_two or least_load or round_robin or hash",
         Is("prefix"),
-        "How a replica is chosen. `prefix`: of the one that holds most of the prompt and two drawn at \
-         random, the one with the least to do before the first token. `power_of_two`: the less \
+        "How a replica is chosen. `prefix`: of the one that holds most of the prompt and two \
+         drawn at random, the one with the least to do before the first token. `power_of_two`: the less \
          loaded of two drawn at random. `least_load`: the least loaded of all. `round_robin`: each in \
          turn. `hash`: the one that the beginning of the prompt hashes to, or else the tenant.",
     ),
@@ -413,15 +513,15 @@ const MODELS: &[Key] = &[
     ),
     key(
         "models[].load.memory",
-        "size, 1B..=1PiB",
-        Means("the model is always loaded; refused with `load`"),
-        "What the model takes of its device. With `load` it is loaded when it is first asked for, and \
-         unloaded when others need the room and it is used least. Only with `command`.",
+        "size",
+        Means("refused in `load`, without which the model is always loaded"),
+        "What the model takes of its device. With `load` it is loaded when it is first asked \
+         for, and unloaded when others need the room and it is used least. Only with `command`.",
     ),
     key(
         "models[].load.budget",
-        "size, 1B..=1PiB",
-        Means("refused with `load`"),
+        "size",
+        Means("refused in `load`"),
         "What the device has for all models that are loaded on it.",
     ),
     key(
@@ -614,6 +714,25 @@ const TENANTS: &[Key] = &[
         "Output tokens of one request; at most `max_context`.",
     ),
     key(
+        "tenants[].budget.usd",
+        "dollars",
+        Means("refused beside `per`"),
+        "What it may spend in a day or month; past it 429 `insufficient_quota`. Up to nine \
+         decimals.",
+    ),
+    key(
+        "tenants[].budget.per",
+        "day or month",
+        Means("refused beside `usd`"),
+        "For how long.",
+    ),
+    key(
+        "tenants[].budget.zone",
+        "name of a time zone",
+        Is("UTC"),
+        "Whose midnight begins it, as `Europe/Berlin`.",
+    ),
+    key(
         "default_tenant.class",
         "reserved or standard or best_effort",
         Is("best_effort"),
@@ -724,8 +843,8 @@ with its line and column and starts nothing. A complete file is `tollgate.exampl
   `{ }` or `[ ]` YAML wants quotes around it: `{ rpm: \"${RPM}\" }`. Keys are never replaced.
 - Numbers may be quoted. A key without a value counts as left out.
 - A changed file is taken on while Tollgate runs, a second or two after it was written, or at once on SIGHUP: callers,
-  tenants, keys, limits, weights and `metrics`. What was used of a limit stays used. A file with a mistake, or one that
-  changes `listen`, `data_dir`, `admin`, `server`, `models`, `fairness.policy` or `fairness.quantum`, is refused whole:
+  tenants, keys, limits, weights, budgets, prices and `metrics`. What was used of a limit stays used. A file with a mistake, or one that
+  changes `listen`, `data_dir`, `admin`, `server`, `store`, `models`, `fairness.policy` or `fairness.quantum`, is refused whole:
   the log says why, and what held before goes on.
 
 This page is made from `crates/server/src/config/reference.rs`; a test fails when it is stale and writes it anew

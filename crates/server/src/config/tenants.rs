@@ -17,6 +17,8 @@ use super::fairness::Fairness;
 use super::identity::{Anonymous, Identity};
 use super::key::KeyHash;
 use super::models::{self, Models};
+use super::store;
+use crate::budget::Budget;
 
 /// The name of the tenant that callers without a key are.
 pub const ANONYMOUS: &str = "anonymous";
@@ -41,6 +43,8 @@ pub struct Tenants {
     pub list: Vec<Tenant>,
     /// Whose key it is.
     pub keys: BTreeMap<KeyHash, TenantId>,
+    /// What each of them may spend, where there is a bound on it.
+    pub budgets: BTreeMap<TenantId, Budget>,
     /// What a tenant named only by a trusted header gets; its name is empty.
     pub template: Tenant,
     /// Who callers without a key are; `None` refuses them.
@@ -58,6 +62,7 @@ impl Tenants {
         let mut tenants = Self {
             list: vec![],
             keys: BTreeMap::new(),
+            budgets: BTreeMap::new(),
             template,
             anonymous: None,
         };
@@ -77,7 +82,9 @@ impl Tenants {
             value.list(|tenant| tenant.mapping(|fields| reader.tenant(fields)).flatten())
         });
         let by_header = identity.trust_tenant_header;
-        if identity.anonymous == Anonymous::Deny && !by_header && !reader.any_key {
+        // Keys may be in the store, which somebody who speaks of it knows.
+        let by_store = root.find("store").is_some();
+        if identity.anonymous == Anonymous::Deny && !by_header && !reader.any_key && !by_store {
             root.report(
                 "identity",
                 "lets nobody in; give a tenant keys, or set anonymous: allow or \
@@ -87,6 +94,7 @@ impl Tenants {
         let mut tenants = Self {
             list: list.unwrap_or_default(),
             keys: reader.keys,
+            budgets: reader.budgets,
             template: default.unwrap_or_else(template),
             anonymous: None,
         };
@@ -174,6 +182,7 @@ struct Reader<'r> {
     /// Where each name was first given.
     names: BTreeMap<String, usize>,
     keys: BTreeMap<KeyHash, TenantId>,
+    budgets: BTreeMap<TenantId, Budget>,
     /// Whether the file has a key at all, be it a good one or not.
     any_key: bool,
 }
@@ -187,6 +196,7 @@ impl<'r> Reader<'r> {
             count: 0,
             names,
             keys,
+            budgets: BTreeMap::new(),
             any_key: false,
         }
     }
@@ -204,6 +214,9 @@ impl<'r> Reader<'r> {
         });
         let models = fields.optional("models", |value| self.allowed(&value));
         let class = class(fields).unwrap_or_default();
+        let budget = fields.optional("budget", |value| store::budget(&value));
+        self.budgets
+            .extend(budget.map(|budget| (id_at(place), budget)));
         Some(Tenant {
             class,
             weight: weight(fields).unwrap_or(NonZeroU32::MIN),
@@ -242,7 +255,7 @@ impl<'r> Reader<'r> {
     /// Reads a key of the tenant `id` and keeps its hash.
     fn key(&mut self, value: &Cursor<'_>, tenant: Option<&str>, id: TenantId) -> Option<()> {
         self.any_key = true;
-        let hash = value.mapping(|fields| self.hash(fields))??;
+        let hash = value.mapping(|fields| key_hash(fields, self.env))??;
         if tenant == Some(ANONYMOUS) {
             value.report("is a key for callers that have none; give this tenant no keys");
             return None;
@@ -255,47 +268,6 @@ impl<'r> Reader<'r> {
             None => {}
         }
         Some(())
-    }
-
-    fn hash(&self, fields: &mut Fields<'_, '_>) -> Option<KeyHash> {
-        let (env, sha256) = (fields.find("env"), fields.find("sha256"));
-        match (env, sha256) {
-            (Some(name), None) => self.hash_of_variable(&name),
-            (None, Some(hex)) => {
-                let want = "the key's SHA-256, 64 hexadecimal digits";
-                KeyHash::from_hex(hex.text(want)?).or_else(|| hex.refuse(want))
-            }
-            (Some(_), Some(_)) => {
-                fields.report("sha256", "stands beside env; use one of them");
-                None
-            }
-            (None, None) => {
-                fields.report("env", "is missing; use { env: NAME } or { sha256: … }");
-                None
-            }
-        }
-    }
-
-    fn hash_of_variable(&self, value: &Cursor<'_>) -> Option<KeyHash> {
-        let want = "the name of an environment variable, like QUIET_KEY";
-        let name = value.text(want)?;
-        if !is_variable(name) {
-            return value.refuse(want);
-        }
-        let key = (self.env)(name).unwrap_or_default();
-        if key.is_empty() {
-            value.report(format!(
-                "is {name}, which is not set or empty; set it to the key"
-            ));
-            return None;
-        }
-        if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
-            value.report(format!(
-                "is {name}, whose value no caller can send: it has spaces or is not ASCII"
-            ));
-            return None;
-        }
-        Some(KeyHash::of(key.as_bytes()))
     }
 
     fn allowed(&self, value: &Cursor<'_>) -> Option<Allowed> {
@@ -316,6 +288,48 @@ impl<'r> Reader<'r> {
         ids.dedup();
         Some(Allowed::Only(ids))
     }
+}
+
+/// Reads the entries of one key: `env` or `sha256`.
+pub(super) fn key_hash(fields: &mut Fields<'_, '_>, env: Env<'_>) -> Option<KeyHash> {
+    let (variable, sha256) = (fields.find("env"), fields.find("sha256"));
+    match (variable, sha256) {
+        (Some(name), None) => hash_of_variable(&name, env),
+        (None, Some(hex)) => {
+            let want = "the key's SHA-256, 64 hexadecimal digits";
+            KeyHash::from_hex(hex.text(want)?).or_else(|| hex.refuse(want))
+        }
+        (Some(_), Some(_)) => {
+            fields.report("sha256", "stands beside env; use one of them");
+            None
+        }
+        (None, None) => {
+            fields.report("env", "is missing; use { env: NAME } or { sha256: … }");
+            None
+        }
+    }
+}
+
+fn hash_of_variable(value: &Cursor<'_>, env: Env<'_>) -> Option<KeyHash> {
+    let want = "the name of an environment variable, like QUIET_KEY";
+    let name = value.text(want)?;
+    if !is_variable(name) {
+        return value.refuse(want);
+    }
+    let key = env(name).unwrap_or_default();
+    if key.is_empty() {
+        value.report(format!(
+            "is {name}, which is not set or empty; set it to the key"
+        ));
+        return None;
+    }
+    if !key.bytes().all(|byte| byte.is_ascii_graphic()) {
+        value.report(format!(
+            "is {name}, whose value no caller can send: it has spaces or is not ASCII"
+        ));
+        return None;
+    }
+    Some(KeyHash::of(key.as_bytes()))
 }
 
 fn class(fields: &mut Fields<'_, '_>) -> Option<Class> {

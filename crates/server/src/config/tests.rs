@@ -90,7 +90,17 @@ fn the_example_means_what_it_says() {
     assert_eq!(only.collect::<Vec<_>>(), [None, Some(Class::Reserved)]);
     assert_eq!(model.window, Bounds::default());
     assert_eq!(model.target, Target::default());
-    assert_eq!(config.admin, Some("127.0.0.1:8081".parse().unwrap()));
+    let admin = config.admin.unwrap();
+    assert_eq!(admin.listen, "127.0.0.1:8081".parse().unwrap());
+    assert_eq!(admin.keys[&KeyHash::of(b"sk-ops")], "ops");
+    let quiet = &config.tenants.budgets[&TenantId::new(0)];
+    assert_eq!(
+        (quiet.limit.get(), quiet.zone.name()),
+        (100_000_000_000, "Europe/Berlin")
+    );
+    assert_eq!(config.prices.len(), 2);
+    assert_eq!(config.prices[0].price.cached.get(), 37_500_000);
+    assert_eq!(config.store, StoreConfig::default());
     assert_eq!(config.fairness, Fairness::default());
 }
 

@@ -324,7 +324,7 @@ fn of_status(status: Option<u16>, said: EngineError) -> Result<Reply, Failed> {
             format!("it said {status}: {}", said.message),
         )),
         None => Err(Failed::new(
-            Failure::Sequence,
+            Failure::Erred,
             format!("it said: {}", said.message),
         )),
     }
@@ -340,6 +340,7 @@ pub(crate) fn failure_of(status: StatusCode) -> Failure {
     match status.as_u16() {
         429 | 503 | 529 => Failure::Busy,
         // Whether the request is to blame shows when another replica is asked.
+        500..=599 => Failure::Erred,
         _ => Failure::BadAnswer,
     }
 }

@@ -106,7 +106,14 @@ impl Care {
         let Some(hosting) = &self.upstream.hosting else {
             return Err(failed("it is not ours to start".to_owned()));
         };
-        // One that runs and does not answer is of no use.
+        if let Some(old) = process.as_ref() {
+            let (replica, last) = (self.upstream.id.get(), old.last_words());
+            tracing::warn!(
+                replica,
+                last,
+                "an engine does not answer, and is started anew"
+            );
+        }
         stop(process).await;
         let turn = Arc::clone(&hosting.device).acquire_owned().await;
         let _turn = turn.map_err(|_| failed("the gateway ends".to_owned()))?;

@@ -1,5 +1,6 @@
 //! Asks an engine in another process how it is: whether it is there when the policy wants to know,
-//! and then how busy it is, again and again. When it is asked, and what is said of its health, is in
+//! and then how busy it is, again and again. When it is asked, and what is said of its health, is
+//! in
 //! `life.rs`.
 //!
 //! It reports; that an engine is used, or not any more, is the policy's to say.

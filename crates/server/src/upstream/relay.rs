@@ -138,8 +138,8 @@ impl Call {
         }
     }
 
-    /// Waits for a replica, asks it, and waits until it is known what the answer is. Where a replica
-    /// fails, the policy says whether another is asked.
+    /// Waits for a replica, asks it, and waits until it is known what the answer is. Where a
+    /// replica fails, the policy says whether another is asked.
     async fn open(self, mut flight: InFlight) -> Opened {
         let (mut last, mut failed): (Option<Dispatch>, Option<Failed>) = (None, None);
         loop {
@@ -186,7 +186,8 @@ impl Call {
             letter = flight.letters().recv() => {
                 if let Some(Letter::Withdrawn) = letter {
                     // What it may have done is our loss.
-                    flight.engine_ended(EngineEnding::Cancelled, Usage::default(), Counted::Exactly);
+                    let nothing = Usage::default();
+                    flight.engine_ended(EngineEnding::Cancelled, nothing, Counted::Exactly);
                     return None;
                 }
                 flight.engine_ended(EngineEnding::Cancelled, usage, Counted::Roughly);

@@ -42,13 +42,17 @@ async fn retries_past_their_part_are_refused_and_first_tries_are_not() {
 }
 
 #[tokio::test]
-async fn a_repeated_idempotency_key_is_a_retry() {
+async fn a_repeated_idempotency_key_is_a_retry_unless_there_is_an_answer_to_repeat() {
     let rig = rig().await;
     let keyed = |key: &str| Ask::short().of("a").header("idempotency-key", key);
     assert_eq!(rig.send(&keyed("k1")).await.status, 200);
     exhaust(&rig).await;
-    assert_over_budget(&rig.send(&keyed("k1")).await);
-    assert_eq!(rig.send(&keyed("k2")).await.status, 200);
+    // Served once, it costs nothing to say again.
+    assert_eq!(rig.send(&keyed("k1")).await.status, 200);
+    let turned_away = keyed("k2").header("x-stainless-retry-count", "1");
+    assert_over_budget(&rig.send(&turned_away).await);
+    assert_over_budget(&rig.send(&keyed("k2")).await);
+    assert_eq!(rig.send(&keyed("k3")).await.status, 200);
     let of_another = Ask::short().of("gold").header("idempotency-key", "k2");
     assert_eq!(rig.send(&of_another).await.status, 200);
 }

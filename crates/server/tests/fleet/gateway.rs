@@ -28,6 +28,10 @@ pub(crate) async fn engines(count: usize) -> Vec<Unruly> {
     all
 }
 
+/// The operator's key, and what the configuration has of it.
+const OPERATOR: &str = "sk-operator";
+const OPERATOR_HASH: &str = "848423556c17125c3e0dd9a4681c41a81f6848624ce97f8f5301871a16cc7a96";
+
 /// A configuration with these engines, and more keys of their model.
 pub(crate) fn yaml(engines: &[SocketAddr], keys: &str) -> String {
     let mut urls = String::new();
@@ -36,7 +40,7 @@ pub(crate) fn yaml(engines: &[SocketAddr], keys: &str) -> String {
     }
     format!(
         "listen: 127.0.0.1:0
-admin: {{ listen: 127.0.0.1:0 }}
+admin: {{ listen: 127.0.0.1:0, keys: [{{ sha256: {OPERATOR_HASH} }}] }}
 identity: {{ anonymous: allow, trust_tenant_header: true }}
 models:
   - name: m
@@ -52,8 +56,8 @@ pub(crate) fn addresses(engines: &[Unruly]) -> Vec<SocketAddr> {
 }
 
 impl Gateway {
-    /// A gateway before these engines, all of which are up, with more keys of their model, each line
-    /// indented as in the file.
+    /// A gateway before these engines, all of which are up, with more keys of their model, each
+    /// line indented as in the file.
     pub(crate) async fn before(engines: &[Unruly], keys: &str) -> Self {
         let gateway = Self::starting(&yaml(&addresses(engines), keys)).await;
         gateway.until_healthy(engines.len()).await;
@@ -96,13 +100,15 @@ impl Gateway {
 
     pub(crate) async fn operator(&self, request: &Request) -> Answer {
         let admin = self.server.admin_address().unwrap();
+        let request = request.clone().header("x-api-key", OPERATOR);
         request.send(admin).await
     }
 
     /// Has a replica go.
     pub(crate) async fn remove(&self, id: u64) -> Answer {
         let path = format!("/admin/v1/replicas/{id}");
-        let request = format!("DELETE {path} HTTP/1.1\r\nhost: tollgate\r\n\r\n");
+        let request =
+            format!("DELETE {path} HTTP/1.1\r\nhost: tollgate\r\nx-api-key: {OPERATOR}\r\n\r\n");
         let admin = self.server.admin_address().unwrap();
         let mut connection = Connection::open(admin).await;
         connection.send(request.as_bytes()).await;

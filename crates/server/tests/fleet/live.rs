@@ -1,5 +1,7 @@
 //! Replicas that come and go while the gateway runs, by its operator and by its configuration.
 
+use std::sync::atomic::{AtomicBool, Ordering};
+
 use serde_json::json;
 
 use crate::failing::futures_all;
@@ -87,8 +89,10 @@ async fn a_changed_configuration_adds_and_removes_replicas_and_no_request_is_los
     let all = addresses(&engines);
     let gateway = Gateway::before(&engines[..2], "").await;
     let (mut asked, mut lost) = (0, 0);
+    let over = AtomicBool::new(false);
     for names in [&all[..], &all[1..], &all[2..], &all[..]] {
         gateway.reload(&yaml(names, "")).await;
+        over.store(false, Ordering::Relaxed);
         let waiting = async {
             for (engine, at) in engines.iter().zip(&all) {
                 let state = if names.contains(at) {
@@ -98,18 +102,19 @@ async fn a_changed_configuration_adds_and_removes_replicas_and_no_request_is_los
                 };
                 gateway.until_state(engine, state).await;
             }
+            over.store(true, Ordering::Relaxed);
         };
         let asking = async {
             loop {
                 let answers = futures_all((0..8).map(|_| gateway.ask())).await;
                 asked += answers.len();
                 lost += answers.iter().filter(|answer| !is_whole(answer)).count();
+                if over.load(Ordering::Relaxed) {
+                    break;
+                }
             }
         };
-        tokio::select! {
-            () = waiting => {}
-            () = asking => {}
-        }
+        tokio::join!(waiting, asking);
     }
     assert!(asked > 0);
     assert_eq!(lost, 0, "of {asked}");

@@ -190,7 +190,8 @@ async fn answer(
         let body = r#"{"id":"c","object":"chat.completion","created":7,"model":"m","choices":[{"index":0,"message":{"role":"assistant","content":"a b"},"finish_reason":"stop"}],"usage":{"prompt_tokens":4,"completion_tokens":2}}"#;
         let length = body.len();
         let whole = format!(
-            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+            "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n\
+             content-length: {length}\r\n\r\n{body}"
         );
         return socket.write_all(whole.as_bytes()).await.ok();
     }
@@ -240,7 +241,8 @@ async fn refuse(socket: &mut TcpStream, status: u16, headers: &str) -> Option<()
     let body = format!(r#"{{"error":{{"message":"no","type":"t","code":{status}}}}}"#);
     let length = body.len();
     let answer = format!(
-        "HTTP/1.1 {status} No\r\n{headers}content-type: application/json\r\ncontent-length: {length}\r\n\r\n{body}"
+        "HTTP/1.1 {status} No\r\n{headers}content-type: application/json\r\n\
+         content-length: {length}\r\n\r\n{body}"
     );
     socket.write_all(answer.as_bytes()).await.ok()
 }

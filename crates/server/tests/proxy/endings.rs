@@ -88,8 +88,8 @@ async fn a_failure_behind_the_first_token_is_an_error_event_and_no_good_end() {
     told.assert_failed("replica_broke_off");
     assert_eq!(told.text, "ab");
     assert_eq!(
-        (&row["output_tokens"], &row["estimated"]),
-        (&2.into(), &true.into())
+        (&row["output_tokens"], &row["counted"]),
+        (&2.into(), &"estimated".into())
     );
 }
 

@@ -97,6 +97,7 @@ impl Schedule for Ours {
         self.handle(Event::Arrived(request::Arrival {
             id: name(id),
             tenant: TenantId::new(u32::try_from(arrival.tenant).unwrap_or(u32::MAX)),
+            key: None,
             model: MODEL,
             prompt: arrival.prompt,
             output_max: Some(OUTPUT_GUESS),

@@ -69,7 +69,7 @@ pub fn decode(
             .zip(0..)
             .map(|(replica, n)| replica.candidate(n, router, rule, world.total.blocks()))
             .collect();
-        let chosen = routers.choose(router, arrival.prompt, &none, &candidates, world.total);
+        let chosen = routers.choose(router, (arrival.prompt, &none), &candidates, world.total);
         let Some(choice) = chosen else { continue };
         if let Some(replica) = fleet.get_mut(usize::try_from(choice.replica.get()).unwrap_or(0)) {
             replica.running.push(arrival);

@@ -38,8 +38,8 @@ struct Line {
     hash_ids: Vec<u64>,
 }
 
-/// Mooncake's conversations (FAST 2025) from the folder of the traces, the requests of a tick spread
-/// over it.
+/// Mooncake's conversations (FAST 2025) from the folder of the traces, the requests of a tick
+/// spread over it.
 ///
 /// # Errors
 /// The file can't be read, or a line of it is no request.

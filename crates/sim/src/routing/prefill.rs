@@ -79,7 +79,12 @@ pub fn prefill(rule: Rule, requests: &[Prefixed], world: PrefillWorld, seed: u64
             .zip(0..)
             .map(|(replica, n)| replica.candidate(n, router, rule))
             .collect();
-        let chosen = routers.choose(router, request.prompt, &affinity, &candidates, world.cache);
+        let chosen = routers.choose(
+            router,
+            (request.prompt, &affinity),
+            &candidates,
+            world.cache,
+        );
         let Some(choice) = chosen else { continue };
         let Some(replica) = fleet.get_mut(usize::try_from(choice.replica.get()).unwrap_or(0))
         else {

@@ -28,12 +28,12 @@ fn in_flight(rule: Rule, routers: usize) -> DecodeScore {
         max,
     };
     let load = TenantLoad {
+        session: None,
+        shared: None,
         name: "all".to_owned(),
         arrivals: Arrivals::Poisson { rate: 333.0 },
         prompt: lognormal(800.0, 8_000),
         output: lognormal(200.0, 2_000),
-        shared: None,
-        session: None,
     };
     let until = Time::START + Micros::from_secs(90);
     let workload = Workload::drawn(vec![load], until, 1).unwrap();

@@ -54,6 +54,8 @@ impl<C: Control> World<'_, '_, C> {
             Effect::Withdraw { id, replica } => self.withdrawn(id, replica),
             // No replica here is loaded on demand or leaves for good.
             Effect::Stop { .. } | Effect::Retired { .. } => {}
+            // Nothing here dies with its books open.
+            Effect::Mark(_) => {}
             Effect::Record(record) => self.recorded(&record),
             Effect::Drained => self.is_drained = true,
         }

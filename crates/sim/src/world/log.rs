@@ -91,6 +91,9 @@ impl<'a> Log<'a> {
             ),
             Event::ReplicaDown { replica } => format!("replica_down replica={replica}"),
             Event::Reconfigured(_) => "reconfigured".to_owned(),
+            Event::Priced(_) => "priced".to_owned(),
+            Event::Remembered { tenant, .. } => format!("remembered tenant={tenant}"),
+            Event::Books(books) => format!("books={books:?}"),
             Event::Drain { bound } => format!("drain bound_us={}", bound.get()),
             Event::Wake => "wake".to_owned(),
         };
@@ -130,6 +133,10 @@ impl<'a> Log<'a> {
             Effect::Withdraw { id, replica } => {
                 format!("withdraw request={id} replica={replica}")
             }
+            Effect::Mark(progress) => format!(
+                "mark request={} output={}",
+                progress.id, progress.usage.output
+            ),
             Effect::Record(record) => format!(
                 "record request={} outcome={} prompt={} cached={} output={}",
                 record.id,

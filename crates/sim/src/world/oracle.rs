@@ -234,6 +234,9 @@ impl Oracles {
             | Event::ReplicaUp { .. }
             | Event::ReplicaDown { .. }
             | Event::Reconfigured(_)
+            | Event::Priced(_)
+            | Event::Remembered { .. }
+            | Event::Books(_)
             | Event::Drain { .. }
             | Event::Wake => {}
         }
@@ -305,7 +308,8 @@ impl Oracles {
                     );
                 }
             },
-            Effect::Drained
+            Effect::Mark(_)
+            | Effect::Drained
             | Effect::Failed { .. }
             | Effect::Start { .. }
             | Effect::Stop { .. }

@@ -84,27 +84,33 @@ impl Rig {
 
 /// Where each request was sent.
 fn sent(effects: &[Effect]) -> Vec<(u64, u32)> {
-    let one = |effect: &Effect| match effect {
-        Effect::Dispatch(one) => Some((one.id.get(), one.replica.get())),
-        _ => None,
-    };
-    effects.iter().filter_map(one).collect()
+    let mut sent = Vec::new();
+    for effect in effects {
+        if let Effect::Dispatch(one) = effect {
+            sent.push((one.id.get(), one.replica.get()));
+        }
+    }
+    sent
 }
 
 fn failed(effects: &[Effect]) -> Vec<(u64, Failure)> {
-    let one = |effect: &Effect| match effect {
-        Effect::Failed { id, failure, .. } => Some((id.get(), *failure)),
-        _ => None,
-    };
-    effects.iter().filter_map(one).collect()
+    let mut failed = Vec::new();
+    for effect in effects {
+        if let Effect::Failed { id, failure, .. } = effect {
+            failed.push((id.get(), *failure));
+        }
+    }
+    failed
 }
 
 fn withdrawn(effects: &[Effect]) -> Vec<u64> {
-    let one = |effect: &Effect| match effect {
-        Effect::Withdraw { id, .. } => Some(id.get()),
-        _ => None,
-    };
-    effects.iter().filter_map(one).collect()
+    let mut withdrawn = Vec::new();
+    for effect in effects {
+        if let Effect::Withdraw { id, .. } = effect {
+            withdrawn.push(id.get());
+        }
+    }
+    withdrawn
 }
 
 #[test]
@@ -258,7 +264,7 @@ fn a_replica_that_always_errs_is_ejected_after_a_few_and_tried_again_later() {
         let at = sent(&rig.arrive(id))[0].1;
         if at == 0 {
             errors += 1;
-            assert_eq!(sent(&rig.fails(id, Failure::BadAnswer)), [(id, 1)]);
+            assert_eq!(sent(&rig.fails(id, Failure::Erred)), [(id, 1)]);
         }
         rig.completes(id);
     }
@@ -279,7 +285,7 @@ fn one_callers_poison_does_not_take_all_replicas_away() {
     for id in 1..=60 {
         let mut effects = rig.arrive(id);
         while !sent(&effects).is_empty() {
-            effects = rig.fails(id, Failure::BadAnswer);
+            effects = rig.fails(id, Failure::Erred);
         }
         rig.client_ends(id, ClientEnding::Delivered);
     }
@@ -363,20 +369,15 @@ fn a_full_replica_is_left_alone_as_long_as_it_asks_and_is_not_unwell() {
 }
 
 #[test]
-fn the_only_replica_when_full_gets_its_requests_again_when_it_said() {
+fn when_the_only_replica_is_full_the_client_is_told_and_others_wait_until_it_said() {
     let mut rig = pool(1);
+    let wait = Micros::from_secs(1);
     rig.arrive(1);
-    for _ in 0..5 {
-        let wait = Micros::from_secs(1);
-        assert_eq!(sent(&rig.full(1, 0, wait)), []);
-        assert_eq!(sent(&rig.wait(wait)), [(1, 0)]);
-    }
-    rig.full(1, 0, Micros::from_secs(60));
-    let effects = rig.wait(Micros::from_secs(30));
-    assert_eq!(
-        outcomes(&effects),
-        [(1, Outcome::Evicted(Eviction::QueueTime))]
-    );
+    assert_eq!(failed(&rig.full(1, 0, wait)), [(1, Failure::Busy)]);
+    rig.client_ends(1, ClientEnding::Delivered);
+    assert_eq!(sent(&rig.arrive(2)), []);
+    assert_eq!(sent(&rig.wait(wait)), [(2, 0)]);
+    rig.completes(2);
     assert!(rig.is_empty());
 }
 
@@ -498,6 +499,7 @@ fn the_same_session_is_sent_to_the_same_replica_until_that_one_fails() {
         let arrival = Arrival {
             id: RequestId::new(id),
             tenant: TenantId::new(0),
+            key: None,
             model: MODEL,
             prompt: Tokens::new(100),
             output_max: Some(Tokens::new(50)),
@@ -556,6 +558,7 @@ impl Rig {
         let arrival = Arrival {
             id: RequestId::new(id),
             tenant: TenantId::new(0),
+            key: None,
             model: ModelId::new(model),
             prompt: Tokens::new(100),
             output_max: Some(Tokens::new(50)),

@@ -116,6 +116,7 @@ fn event(rig: &mut Rig, one: &Move, next: &mut u64) -> Event {
             Event::Arrived(Arrival {
                 id: RequestId::new(*next),
                 tenant: TenantId::new(tenant),
+                key: None,
                 model: MODEL,
                 prompt: Tokens::new(prompt),
                 output_max: output.map(Tokens::new),
@@ -195,6 +196,7 @@ proptest! {
                 | Effect::Withdraw { .. }
                 | Effect::Stop { .. }
                 | Effect::Retired { .. }
+                | Effect::Mark(_)
                 | Effect::Drained => {}
             }
         }

@@ -122,6 +122,7 @@ fn retries_past_their_budget_are_refused_but_for_reserved_tenants() {
         let arrival = Arrival {
             id: RequestId::new(id),
             tenant: TenantId::new(0),
+            key: None,
             model: MODEL,
             prompt: Tokens::new(1),
             output_max: Some(Tokens::new(1)),
@@ -242,6 +243,7 @@ fn small_requests_pass_a_large_one_but_not_for_ever() {
         rig.handle(Event::Arrived(Arrival {
             id: RequestId::new(id),
             tenant: TenantId::new(tenant),
+            key: None,
             model: MODEL,
             prompt: Tokens::new(prompt),
             output_max: Some(Tokens::new(1)),

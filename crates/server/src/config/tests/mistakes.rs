@@ -286,7 +286,7 @@ models:
 ";
     assert_snapshot!(problems(text), @"
     5:11: models[0].path is not for engine: vllm
-    6:16: models[0].replicas[0].url is missing; say where it listens, like http://127.0.0.1:8000
+    6:16: models[0].replicas[0].url is missing; say where it listens, like http://127.0.0.1:8000, or how it is started by command
     6:27: models[0].replicas[1].url is here; use an address like http://127.0.0.1:8000, https://host or unix:/path
     7:24: models[0].upstream.model is `a b`; use a text of 1 to 256 printable characters
     7:34: models[0].upstream.key is ***; use a text of 1 to 4096 printable characters
@@ -342,7 +342,7 @@ fn the_operators_listener_is_for_this_computer_only() {
         format!("{text}admin: {{ listen: {listen} }}\n")
     };
     assert_snapshot!(problems(&with("0.0.0.0:8081")), @r#"
-    3:18: admin.listen is 0.0.0.0:8081, which other computers reach; it asks for no key, so use 127.0.0.1 or [::1]
+    3:18: admin.listen is 0.0.0.0:8081, which other computers reach; it asks for no key, so use 127.0.0.1 or [::1], or set admin.keys
     "#);
     assert_snapshot!(problems(&with("127.0.0.1:8080")), @r#"
     3:18: admin.listen is 127.0.0.1:8080, where the API listens already
@@ -351,7 +351,7 @@ fn the_operators_listener_is_for_this_computer_only() {
     3:18: admin.listen is localhost; use an address and a port, like 127.0.0.1:8080 or [::1]:8080
     "#);
     let admin = parsed(&with("\"[::1]:8081\"")).admin;
-    assert_eq!(admin, Some("[::1]:8081".parse().unwrap()));
+    assert_eq!(admin.unwrap().listen, "[::1]:8081".parse().unwrap());
 }
 
 #[test]
@@ -502,4 +502,36 @@ identity: { trust_tenant_header: true, trusted_peers: [] }
     assert_snapshot!(problems(text), @r#"
     2:55: identity.trusted_peers is empty, so nobody who reaches 0.0.0.0:8080 may name a tenant; name the peers, or set trust_tenant_header: false
     "#);
+}
+
+#[test]
+fn an_engine_that_is_started_listens_where_only_this_computer_reaches_it() {
+    let hosted = |kind: &str, words: &str| {
+        let yaml = format!(
+            "identity: {{ anonymous: allow }}\nmodels: [{{ name: m, engine: {kind}, replicas: [{{ \
+             command: [{words}] }}] }}]"
+        );
+        parse(&yaml, &env).map(|config| {
+            let replica = &config.models.list()[0].replicas[0];
+            replica.command.clone().unwrap().words.join(" ")
+        })
+    };
+    let ends = "--host 127.0.0.1 --port {port}";
+    for kind in ["vllm", "sglang", "llama-server"] {
+        assert_eq!(hosted(kind, "run, m").unwrap(), format!("run m {ends}"));
+    }
+    let own = hosted("vllm", "run, --host=localhost, --port, '{port}'").unwrap();
+    assert_eq!(own, "run --host=localhost --port {port}");
+    for (kind, words, said) in [
+        (
+            "vllm",
+            "run, --host, 0.0.0.0",
+            "has --host 0.0.0.0; the engine knows no keys",
+        ),
+        ("vllm", "run, --port, '8000'", "names no free port"),
+        ("openai", "run", "names no free port"),
+    ] {
+        let found = hosted(kind, words).unwrap_err();
+        assert!(found[0].message.contains(said), "{found:?}");
+    }
 }

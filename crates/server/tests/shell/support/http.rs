@@ -40,6 +40,13 @@ impl Request {
             .header("content-length", length)
     }
 
+    /// The same with another method.
+    pub(crate) fn method(mut self, method: &str) -> Self {
+        let rest = self.line.split_once(' ').map(|(_, rest)| rest.to_owned());
+        self.line = format!("{method} {}", rest.unwrap());
+        self
+    }
+
     /// Adds a header.
     pub(crate) fn header(mut self, name: &str, value: impl Into<Vec<u8>>) -> Self {
         self.headers.push((name.to_owned(), value.into()));

@@ -1,12 +1,14 @@
 //! A server with a folder of its own.
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::Path;
 use std::time::Duration;
 
 use serde_json::Value;
 use tempfile::TempDir;
 use tollgate_engine::fake::Faults;
+use tollgate_server::journal::Reader;
+use tollgate_server::journal::record::Record;
 use tollgate_server::{Server, config};
 
 use super::chat::{keyed, short};
@@ -82,6 +84,11 @@ impl Rig {
         self.server.address()
     }
 
+    /// The operator's listener, which must be configured.
+    pub(crate) fn admin(&self) -> SocketAddr {
+        self.server.admin_address().unwrap()
+    }
+
     pub(crate) async fn send(&self, request: &Request) -> Answer {
         request.send(self.address()).await
     }
@@ -147,9 +154,34 @@ impl Rig {
         (self.server, remains)
     }
 
+    /// Where it keeps its files.
+    pub(crate) fn folder(&self) -> &Path {
+        self.folder.path()
+    }
+
+    /// The output tokens of the last mark of this request on disk.
+    pub(crate) fn last_mark(&self, request: &str) -> Option<u64> {
+        let mut reader = Reader::open(self.folder.path());
+        let mut last = None;
+        while let Some(entry) = reader.next().unwrap() {
+            match entry.record {
+                Record::Mark(mark) if mark.request.to_string() == request => {
+                    last = Some(mark.used.output.get());
+                }
+                Record::Mark(_)
+                | Record::Opened(_)
+                | Record::Started(_)
+                | Record::Carried(..)
+                | Record::Ended(_)
+                | Record::Lost(_) => {}
+            }
+        }
+        last
+    }
+
     /// The rows of the ledger so far; all that ended a while ago are there.
     pub(crate) fn ledger(&self) -> Vec<Value> {
-        read_ledger(self.folder.path().join("usage.jsonl"))
+        read_ledger(self.folder.path())
     }
 
     /// Waits for the row of this request.
@@ -174,9 +206,14 @@ impl Rig {
 }
 
 impl Remains {
+    /// The folder, for the next server.
+    pub(crate) fn into_folder(self) -> TempDir {
+        self.folder
+    }
+
     /// All rows of the ledger.
     pub(crate) fn ledger(&self) -> Vec<Value> {
-        read_ledger(self.folder.path().join("usage.jsonl"))
+        read_ledger(self.folder.path())
     }
 }
 
@@ -191,10 +228,14 @@ pub(crate) async fn scrape(address: SocketAddr) -> Scrape {
     Scrape::parse(answer.text())
 }
 
-fn read_ledger(path: PathBuf) -> Vec<Value> {
-    let text = std::fs::read_to_string(path).unwrap();
-    // What comes after the last line end is still being written.
-    let whole = text.rfind('\n').map_or("", |end| &text[..end]);
-    let row = |line: &str| serde_json::from_str(line).unwrap();
-    whole.lines().map(row).collect()
+fn read_ledger(folder: &Path) -> Vec<Value> {
+    let mut reader = Reader::open(folder);
+    let mut rows = Vec::new();
+    while let Some(entry) = reader.next().unwrap() {
+        if let Record::Ended(ended) = entry.record {
+            let row = serde_json::to_string(&ended).unwrap();
+            rows.push(serde_json::from_str(&row).unwrap());
+        }
+    }
+    rows
 }

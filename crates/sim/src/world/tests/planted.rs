@@ -168,9 +168,11 @@ impl Planted {
         Record {
             id: VICTIM,
             tenant: None,
+            key: None,
             model: None,
             replica: None,
             outcome: Outcome::Bug,
+            kv: tollgate_policy::units::KvByteMicros::default(),
             usage: self.made,
             counted: tollgate_policy::usage::Counted::Exactly,
             received: now,

@@ -1,0 +1,106 @@
+//! Where the store is that a command reads or changes, and who says so.
+
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+use clap::Args;
+use tollgate_server::store::{Actor, Store, StoreError};
+use tollgate_server::{FoldError, Folding, unix_micros};
+
+use crate::{check, terminal};
+
+/// Where the data folder is where nothing says.
+const DATA_DIR: &str = "./tollgate-data";
+
+/// Flags that say which store is meant.
+#[derive(Args, Clone, Debug)]
+pub(crate) struct PlaceArgs {
+    /// The configuration of the gateway whose store is meant: its data_dir and store.url.
+    #[arg(long, value_name = "FILE", conflicts_with = "data_dir")]
+    config: Option<PathBuf>,
+    /// The data folder whose store is meant; ./tollgate-data unless one of both is given.
+    #[arg(long, value_name = "DIR")]
+    data_dir: Option<PathBuf>,
+}
+
+/// A store that is open, and what is known beside it.
+#[derive(Debug)]
+pub(crate) struct Place {
+    pub(crate) store: Store,
+    data_dir: PathBuf,
+    /// Tenants that the configuration has, where one was given.
+    configured: Vec<String>,
+}
+
+impl PlaceArgs {
+    /// Opens the store; says why not otherwise.
+    pub(crate) fn open(&self) -> Result<Place, ExitCode> {
+        let (location, data_dir, configured) = match &self.config {
+            Some(file) => {
+                let config = check::read(file)?;
+                let names = config.tenants.list.iter().map(|tenant| tenant.name.clone());
+                let location = config.store.location(&config.data_dir);
+                (location, config.data_dir.clone(), names.collect())
+            }
+            None => {
+                let folder = self.data_dir.clone().unwrap_or_else(|| DATA_DIR.into());
+                let store = tollgate_server::config::StoreConfig::default();
+                (store.location(&folder), folder, Vec::new())
+            }
+        };
+        if !data_dir.is_dir() {
+            let folder = data_dir.display();
+            return Err(refuse(&format!(
+                "there is no folder {folder}; give --config or --data-dir of a gateway that has run"
+            )));
+        }
+        let store = Store::open(location).map_err(|error| store_failed(&error))?;
+        Ok(Place {
+            store,
+            data_dir,
+            configured,
+        })
+    }
+}
+
+impl Place {
+    /// Counts what the gateway has written down since it last did, so that the answer is whole also
+    /// where it was killed.
+    pub(crate) fn catch_up(&mut self) -> Result<(), ExitCode> {
+        let folded = Folding::of(&self.data_dir).catch_up(&mut self.store);
+        folded.map(drop).map_err(|error| match &error {
+            FoldError::Store(error) => store_failed(error),
+            FoldError::Journal(_) => refuse(&error.to_string()),
+        })
+    }
+
+    /// Whether the configuration has a tenant of this name.
+    pub(crate) fn is_configured(&self, name: &str) -> bool {
+        self.configured.iter().any(|configured| configured == name)
+    }
+}
+
+/// Whoever runs the command, for the audit.
+pub(crate) fn actor() -> Actor {
+    let account = std::env::var("USER").or_else(|_| std::env::var("LOGNAME"));
+    Actor {
+        name: format!("cli:{}", account.as_deref().unwrap_or("unknown")),
+        at_us: unix_micros(),
+    }
+}
+
+/// Says what is wrong with what was asked, or with what is there: exit code 2.
+pub(crate) fn refuse(why: &str) -> ExitCode {
+    terminal::complain(&format!("tollgate: {why}"));
+    ExitCode::from(check::MISTAKES)
+}
+
+/// Says what is wrong with the store.
+pub(crate) fn store_failed(error: &StoreError) -> ExitCode {
+    terminal::complain(&format!("tollgate: {error}"));
+    if error.is_lasting() {
+        ExitCode::from(check::MISTAKES)
+    } else {
+        ExitCode::FAILURE
+    }
+}

@@ -1,0 +1,280 @@
+//! Who may call: the tenants of the configuration and those of the store, as one list.
+//!
+//! Either changes while the server runs, and with each change the whole list is made anew. A tenant
+//! of the store that the configuration has too does not count: which of two promises holds must
+//! never depend on who was last to write.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::num::NonZeroU32;
+use std::sync::{Arc, Mutex, PoisonError, RwLock};
+
+use tollgate_policy::budget::Payer;
+use tollgate_policy::gateway::{Event, Tenancy};
+use tollgate_policy::ids::{KeyId, TenantId};
+use tollgate_policy::tenant::{Allowed, Tenant};
+use tollgate_policy::units::Micros;
+
+use crate::app::{App, Callers};
+use crate::budget::Budget;
+use crate::config::Config;
+use crate::identity::{Caller, Identity, KeyRing, NamedKey};
+use crate::server::weights;
+use crate::store::{Directory, KeyRow, PriceRow, TenantRow};
+use tollgate_wire::RelayKind;
+
+/// The list.
+#[derive(Debug)]
+pub(crate) struct Membership(Mutex<Sources>);
+
+/// What the list is made of.
+#[derive(Debug)]
+struct Sources {
+    config: Arc<Config>,
+    directory: Arc<Directory>,
+}
+
+/// A budget, and of whom.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Budgeted {
+    pub(crate) payer: Payer,
+    /// The tenant's name, or the key's id.
+    pub(crate) name: String,
+    pub(crate) budget: Budget,
+}
+
+/// Names of keys by their numbers in the policy, for what is written down.
+#[derive(Debug, Default)]
+pub(crate) struct KeyNames(RwLock<Vec<String>>);
+
+impl KeyNames {
+    /// The number of the key with this id: always the same.
+    pub(crate) fn number(&self, id: &str) -> KeyId {
+        let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let place = names.iter().position(|name| name == id).unwrap_or_else(|| {
+            names.push(id.to_owned());
+            names.len() - 1
+        });
+        KeyId::new(u32::try_from(place).unwrap_or(u32::MAX))
+    }
+
+    /// The id of a key.
+    pub(crate) fn name(&self, number: KeyId) -> Option<String> {
+        let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        names.get(usize::try_from(number.get()).ok()?).cloned()
+    }
+}
+
+/// Tenants that both the configuration and the store have.
+pub(crate) fn overlap<'d>(config: &Config, directory: &'d Directory) -> Vec<&'d str> {
+    let configured: BTreeSet<_> = config
+        .tenants
+        .list
+        .iter()
+        .map(|tenant| &tenant.name)
+        .collect();
+    let stored = directory.tenants.iter().map(|tenant| &tenant.name);
+    let both = stored.filter(|name| configured.contains(name));
+    both.map(String::as_str).collect()
+}
+
+impl Membership {
+    pub(crate) fn new(config: Arc<Config>) -> Self {
+        Self(Mutex::new(Sources {
+            config,
+            directory: Arc::default(),
+        }))
+    }
+
+    /// Takes on another configuration.
+    pub(crate) fn configure(&self, app: &App, config: Config) {
+        let mut sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.config = Arc::new(config);
+        sources.apply(app);
+    }
+
+    /// Takes on another state of the store.
+    pub(crate) fn enlist(&self, app: &App, directory: Directory) {
+        let mut sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.directory = Arc::new(directory);
+        for name in overlap(&sources.config, &sources.directory) {
+            tracing::error!(
+                tenant = name,
+                "is in the configuration and in the store; the one in the store and its keys do \
+                 not count: rename it there, or remove it from one of them"
+            );
+        }
+        sources.apply(app);
+    }
+
+    /// Whether the configuration has a tenant of this name.
+    pub(crate) fn is_configured(&self, name: &str) -> bool {
+        let sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut tenants = sources.config.tenants.list.iter();
+        tenants.any(|tenant| tenant.name == name)
+    }
+
+    /// How long single requests are kept.
+    pub(crate) fn request_log(&self) -> Micros {
+        let sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.config.store.request_log
+    }
+
+    /// Prices, and all budgets there are.
+    pub(crate) fn money(&self, app: &App) -> (Vec<PriceRow>, Vec<Budgeted>) {
+        let sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        (sources.config.prices.clone(), sources.budgets(app))
+    }
+}
+
+impl Sources {
+    /// Tells the policy first: a key must not be known before its tenant is.
+    fn apply(&self, app: &App) {
+        let tenants = &self.config.tenants;
+        let mut list = tenants.list.clone();
+        list.extend(self.stored().map(|row| tenant(app, row)));
+        let tenancy = Tenancy {
+            tenants: list,
+            template: tenants.template.clone(),
+            weights: weights(&self.config.fairness),
+        };
+        app.desk.submit(Event::Reconfigured(Box::new(tenancy)));
+        app.admit(Callers {
+            identity: Identity::new(self.config.identity.clone(), self.keys(app)),
+            metrics_readers: self.config.metrics,
+        });
+    }
+
+    /// The tenants of the store that count.
+    fn stored(&self) -> impl Iterator<Item = &TenantRow> {
+        let overlap: BTreeSet<_> = overlap(&self.config, &self.directory).into_iter().collect();
+        let rows = self.directory.tenants.iter();
+        rows.filter(move |row| !overlap.contains(row.name.as_str()))
+    }
+
+    /// All keys, by the numbers that the policy has for their tenants.
+    fn keys(&self, app: &App) -> KeyRing {
+        let mut ring = KeyRing::default();
+        let tenants = &self.config.tenants;
+        let number = |name: &str| app.desk.tenant_named_by_header(name);
+        let ids: Vec<_> = tenants
+            .list
+            .iter()
+            .map(|tenant| number(&tenant.name))
+            .collect();
+        for (hash, place) in &tenants.keys {
+            let place = usize::try_from(place.get()).unwrap_or(usize::MAX);
+            if let Some(id) = ids.get(place) {
+                ring.add(*hash, Caller::tenant(*id));
+            }
+        }
+        let stored: BTreeMap<_, _> = self
+            .stored()
+            .map(|row| (row.name.as_str(), number(&row.name)))
+            .collect();
+        for row in &self.directory.keys {
+            if let Some(tenant) = stored.get(row.tenant.as_str()) {
+                ring.add(row.hash, caller(app, *tenant, row));
+            }
+        }
+        ring
+    }
+
+    fn budgets(&self, app: &App) -> Vec<Budgeted> {
+        let number = |name: &str| Payer::Tenant(app.desk.tenant_named_by_header(name));
+        let tenants = &self.config.tenants;
+        let mut budgets = Vec::new();
+        for (place, budget) in &tenants.budgets {
+            let place = usize::try_from(place.get()).unwrap_or(usize::MAX);
+            if let Some(tenant) = tenants.list.get(place) {
+                budgets.push(Budgeted {
+                    payer: number(&tenant.name),
+                    name: tenant.name.clone(),
+                    budget: budget.clone(),
+                });
+            }
+        }
+        for row in self.stored() {
+            if let Some(Ok(budget)) = row.budget.as_ref().map(crate::budget::BudgetText::read) {
+                budgets.push(Budgeted {
+                    payer: number(&row.name),
+                    name: row.name.clone(),
+                    budget,
+                });
+            }
+        }
+        for row in &self.directory.keys {
+            if let Some(Ok(budget)) = row.budget.as_ref().map(crate::budget::BudgetText::read) {
+                budgets.push(Budgeted {
+                    payer: Payer::Key(app.desk.books().keys().number(&row.id)),
+                    name: row.id.clone(),
+                    budget,
+                });
+            }
+        }
+        budgets
+    }
+}
+
+/// A tenant of the store as the policy has it. What the store took was checked; should it be wrong
+/// all the same, the tenant gets less than it says, not more.
+fn tenant(app: &App, row: &TenantRow) -> Tenant {
+    let template = Tenant {
+        name: row.name.clone(),
+        class: tollgate_policy::tenant::Class::BestEffort,
+        weight: NonZeroU32::new(row.weight).unwrap_or(NonZeroU32::MIN),
+        models: allowed(app, row.models.as_deref()),
+        limits: tollgate_policy::tenant::Limits::default(),
+        floor: 0,
+    };
+    match (row.class(), row.limits.read()) {
+        (Ok(class), Ok(limits)) => Tenant {
+            class,
+            limits,
+            ..template
+        },
+        (Err(why), _) | (_, Err(why)) => {
+            tracing::error!(
+                tenant = row.name,
+                why,
+                "a tenant of the store makes no sense"
+            );
+            Tenant {
+                models: Allowed::Only(Vec::new()),
+                ..template
+            }
+        }
+    }
+}
+
+/// Names that this gateway does not serve are left out: another that shares the store may.
+fn allowed(app: &App, models: Option<&[String]>) -> Allowed {
+    let Some(models) = models else {
+        return Allowed::All;
+    };
+    let ids: BTreeSet<_> = models
+        .iter()
+        .filter_map(|name| app.by_name.get(name))
+        .collect();
+    Allowed::Only(ids.into_iter().copied().collect())
+}
+
+fn caller(app: &App, tenant: TenantId, row: &KeyRow) -> Caller {
+    let endpoint = |name: &String| match name.as_str() {
+        "chat" => Some(RelayKind::Chat),
+        "completions" => Some(RelayKind::Text),
+        "embeddings" => Some(RelayKind::Embeddings),
+        _ => None,
+    };
+    let endpoints = row.scopes.endpoints.as_ref();
+    let key = NamedKey {
+        id: app.desk.books().keys().number(&row.id),
+        models: allowed(app, row.scopes.models.as_deref()),
+        endpoints: endpoints.map(|names| names.iter().filter_map(endpoint).collect()),
+        read_only: row.scopes.read_only,
+        expires_us: row.expires_us,
+    };
+    Caller {
+        tenant,
+        key: Some(Arc::new(key)),
+    }
+}

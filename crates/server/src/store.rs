@@ -1,0 +1,244 @@
+//! What has been served and who may call, in a database: SQLite in the data folder, or a
+//! PostgreSQL that several gateways share.
+//!
+//! Everything here blocks, so it runs on threads of its own; no request waits for it. What was
+//! served comes in by [`Store::fold`] from the journal, at least once, and counts exactly once. It
+//! reads no clock: times are arguments, in microseconds since the Unix epoch.
+
+mod ask;
+mod audit;
+mod database;
+mod directory;
+mod fold;
+mod keys;
+mod postgres;
+mod prices;
+mod replays;
+mod schema;
+mod sqlite;
+mod tenants;
+#[cfg(test)]
+mod tests;
+mod usage;
+mod verify;
+
+use std::fmt;
+use std::path::PathBuf;
+
+pub use self::ask::{Asked, Invoice, InvoiceError, InvoiceLine, moment};
+pub use self::audit::{Actor, AuditRow};
+use self::database::{Database, Failure, Row, Value};
+pub use self::directory::{Directory, DirectoryError};
+pub use self::fold::{Charge, Folded, Place, Scope};
+pub use self::keys::{FreshKey, KeyRow, NewKey, Scopes};
+use self::postgres::Postgres;
+pub use self::prices::PriceRow;
+pub use self::replays::{Digest, Replay};
+use self::sqlite::Sqlite;
+pub use self::tenants::{StoredLimits, TenantRow};
+pub use self::usage::{Amounts, Dimension, Grain, Question, UsageError, UsageRow};
+pub use self::verify::Difference;
+
+/// Where a store is.
+#[derive(Clone, PartialEq, Eq)]
+pub enum Location {
+    /// An SQLite file.
+    File(PathBuf),
+    /// A PostgreSQL, as `postgres://user:password@host/database` or in libpq's words.
+    Server(String),
+}
+
+impl Location {
+    /// How messages name it: without the password that its URL may have.
+    pub fn name(&self) -> String {
+        match self {
+            Self::File(path) => path.display().to_string(),
+            Self::Server(_) => "the PostgreSQL of store.url".to_owned(),
+        }
+    }
+}
+
+impl fmt::Debug for Location {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.name())
+    }
+}
+
+/// Why the store did not do what it was asked.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum StoreError {
+    /// What is there is no store, or a broken one.
+    #[error(
+        "{at} can't be used as a store: {why}; nothing was changed; restore it, or move it away"
+    )]
+    Unreadable {
+        /// Where.
+        at: String,
+        /// In the database's words.
+        why: String,
+    },
+    /// A newer Tollgate wrote it.
+    #[error(
+        "{at} has schema {found}, and this version knows up to {}; nothing was changed; use a \
+         newer Tollgate",
+        schema::VERSION
+    )]
+    Future {
+        /// Where.
+        at: String,
+        /// Its version.
+        found: i64,
+    },
+    /// It can't be reached now.
+    #[error("{at} can't be reached: {why}")]
+    Down {
+        /// Where.
+        at: String,
+        /// In the database's words.
+        why: String,
+    },
+    /// It refused.
+    #[error("{at}: {why}")]
+    Refused {
+        /// Where.
+        at: String,
+        /// In the database's words.
+        why: String,
+    },
+}
+
+impl StoreError {
+    /// Whether it stays so until somebody mends the store.
+    pub fn is_lasting(&self) -> bool {
+        match self {
+            Self::Unreadable { .. } | Self::Future { .. } => true,
+            Self::Down { .. } | Self::Refused { .. } => false,
+        }
+    }
+}
+
+/// One connection to the store, made when it is first needed and again after it was lost.
+#[derive(Debug)]
+pub struct Store {
+    location: Location,
+    connection: Option<Box<dyn Database>>,
+}
+
+impl Store {
+    /// The store at `location`, which is not looked at yet.
+    pub fn at(location: Location) -> Self {
+        Self {
+            location,
+            connection: None,
+        }
+    }
+
+    /// Opens the store, and makes its tables what this version expects.
+    ///
+    /// # Errors
+    /// [`StoreError::Down`] where it can't be reached; the lasting ones where it is not ours to
+    /// change, and then nothing was changed.
+    pub fn open(location: Location) -> Result<Self, StoreError> {
+        let mut store = Self::at(location);
+        store.connect()?;
+        Ok(store)
+    }
+
+    /// Where it is.
+    pub fn location(&self) -> &Location {
+        &self.location
+    }
+
+    fn connect(&mut self) -> Result<&mut Box<dyn Database>, StoreError> {
+        if self.connection.is_none() {
+            let mut fresh = self.dial()?;
+            schema::migrate(&mut *fresh, &self.location.name())?;
+            self.connection = Some(fresh);
+        }
+        self.connection.as_mut().ok_or_else(|| StoreError::Down {
+            at: self.location.name(),
+            why: "no connection".to_owned(),
+        })
+    }
+
+    fn dial(&self) -> Result<Box<dyn Database>, StoreError> {
+        let dialled: Result<Box<dyn Database>, Failure> = match &self.location {
+            Location::File(path) => Sqlite::open(path).map(|opened| Box::new(opened) as _),
+            Location::Server(url) => Postgres::open(url).map(|opened| Box::new(opened) as _),
+        };
+        dialled.map_err(|failure| StoreError::Down {
+            at: self.location.name(),
+            why: failure.why,
+        })
+    }
+
+    /// Runs `work` on a connection; one that was lost is not used again.
+    fn with<T>(
+        &mut self,
+        work: impl FnOnce(&mut dyn Database) -> Result<T, Failure>,
+    ) -> Result<T, StoreError> {
+        let at = self.location.name();
+        let done = work(&mut **self.connect()?);
+        done.map_err(|Failure { why, lost }| {
+            if lost {
+                self.connection = None;
+                StoreError::Down { at, why }
+            } else {
+                StoreError::Refused { at, why }
+            }
+        })
+    }
+
+    /// Runs `work` in a transaction: all of it happens, or nothing.
+    fn transaction<T>(
+        &mut self,
+        work: impl FnOnce(&mut dyn Database) -> Result<T, Failure>,
+    ) -> Result<T, StoreError> {
+        self.with(|database| {
+            database.begin()?;
+            match work(database).and_then(|done| database.batch("COMMIT").map(|()| done)) {
+                Ok(done) => Ok(done),
+                Err(failure) => {
+                    // Err: the connection is gone, and with it the transaction.
+                    let _ = database.batch("ROLLBACK");
+                    Err(failure)
+                }
+            }
+        })
+    }
+
+    fn query(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, StoreError> {
+        self.with(|database| database.query(sql, values))
+    }
+}
+
+/// Puts `rows` in by statements of many rows each, and gives what they return. `insert` ends before
+/// the values, and `rest` comes after them.
+fn insert_many(
+    database: &mut dyn Database,
+    insert: &str,
+    rest: &str,
+    rows: &[Vec<Value>],
+) -> Result<Vec<Row>, Failure> {
+    /// Few enough for the number of values that either database takes, and enough to make a round
+    /// trip of no account.
+    const ROWS_MAX: usize = 200;
+    let mut returned = Vec::new();
+    for part in rows.chunks(ROWS_MAX) {
+        let mut sql = insert.to_owned();
+        let mut number = 0;
+        for (n, row) in part.iter().enumerate() {
+            sql.push_str(if n == 0 { " VALUES (" } else { ", (" });
+            for column in 0..row.len() {
+                number += 1;
+                sql.push_str(if column == 0 { "$" } else { ", $" });
+                sql.push_str(&number.to_string());
+            }
+            sql.push(')');
+        }
+        sql.push_str(rest);
+        let values: Vec<_> = part.iter().flatten().cloned().collect();
+        returned.extend(database.query(&sql, &values)?);
+    }
+    Ok(returned)
+}

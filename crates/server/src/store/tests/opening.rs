@@ -1,0 +1,122 @@
+//! Stores that are not ours to change, and stores that come and go.
+
+use super::*;
+
+/// The files of a folder, and what is in them.
+fn contents(folder: &std::path::Path) -> Vec<(std::ffi::OsString, Vec<u8>)> {
+    let mut all: Vec<_> = std::fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap())
+        .map(|entry| (entry.file_name(), std::fs::read(entry.path()).unwrap()))
+        .collect();
+    all.sort();
+    all
+}
+
+#[test]
+fn a_file_that_is_no_database_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tollgate.db");
+    std::fs::write(&path, "not a database, but somebody's notes: ".repeat(40)).unwrap();
+    let before = contents(folder.path());
+    let error = Store::open(Location::File(path.clone())).unwrap_err();
+    assert!(error.is_lasting());
+    let said = error.to_string();
+    assert!(
+        said.contains("tollgate.db") && said.contains("nothing was changed"),
+        "{said}"
+    );
+    assert_eq!(contents(folder.path()), before);
+}
+
+#[test]
+fn a_schema_from_the_future_is_refused_and_left_alone() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("tollgate.db");
+    let mut store = Store::open(Location::File(path.clone())).unwrap();
+    let later = "UPDATE meta SET value = 99 WHERE name = 'schema'";
+    store.with(|database| database.batch(later)).unwrap();
+    drop(store);
+    let before = contents(folder.path());
+    let error = Store::open(Location::File(path.clone())).unwrap_err();
+    assert!(error.is_lasting());
+    let said = error.to_string();
+    assert!(
+        said.contains("schema 99") && said.contains("up to 1"),
+        "{said}"
+    );
+    assert_eq!(contents(folder.path()), before);
+}
+
+#[test]
+fn a_store_that_is_opened_again_has_what_it_had() {
+    let folder = tempfile::tempdir().unwrap();
+    let location = Location::File(folder.path().join("tollgate.db"));
+    let mut store = Store::open(location.clone()).unwrap();
+    store.fold("j", &[charge(0, "t", SPRING)], upto(1)).unwrap();
+    drop(store);
+    let mut store = Store::open(location).unwrap();
+    assert_eq!(
+        (
+            total(&mut store).requests,
+            store.folded("j").unwrap().number
+        ),
+        (1, 1)
+    );
+}
+
+#[test]
+fn a_password_in_a_url_is_in_no_message() {
+    let url = "postgres://ops:hunter2@127.0.0.1:1/tollgate?connect_timeout=1";
+    let location = Location::Server(url.to_owned());
+    let error = Store::open(location.clone()).unwrap_err();
+    assert!(!error.is_lasting(), "a server that is away may come back");
+    let shown = format!(
+        "{error} {error:?} {location:?} {:?}",
+        Store::at(location.clone())
+    );
+    assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+#[test]
+fn a_server_that_went_away_is_found_again_and_counts_nothing_twice() {
+    let mut cluster = Cluster::start();
+    let location = Location::Server(cluster.database("coming_and_going"));
+    let mut store = Store::open(location.clone()).unwrap();
+    let charges: Vec<_> = (0..6).map(|n| charge(n, "t", SPRING)).collect();
+    store.fold("j", &charges[..3], upto(3)).unwrap();
+    cluster.stop();
+    let error = store.fold("j", &charges, upto(6)).unwrap_err();
+    assert!(matches!(error, StoreError::Down { .. }), "{error:?}");
+    assert!(store.fold("j", &charges, upto(6)).is_err());
+    cluster.serve();
+    let folded = store.fold("j", &charges, upto(6)).unwrap();
+    assert_eq!((folded.counted, folded.known), (3, 3));
+    assert_eq!(total(&mut store).requests, 6);
+}
+
+#[test]
+fn gateways_that_share_a_server_fold_at_once_without_losing_or_doubling() {
+    let cluster = Cluster::start();
+    let url = cluster.database("shared");
+    let gateway = |journal: &'static str| {
+        let location = Location::Server(url.clone());
+        std::thread::spawn(move || {
+            // Each makes the tables, at the same moment.
+            let mut store = Store::open(location).unwrap();
+            for n in 0..20 {
+                let batch: Vec<_> = (n * 10..n * 10 + 10)
+                    .map(|n| charge(n, if n % 2 == 0 { "a" } else { "b" }, SPRING + n))
+                    .collect();
+                store.fold(journal, &batch, upto(n * 10 + 10)).unwrap();
+            }
+        })
+    };
+    let running = ["one", "two", "three"].map(gateway);
+    for one in running {
+        one.join().unwrap();
+    }
+    let mut store = Store::open(Location::Server(url)).unwrap();
+    assert_eq!(total(&mut store).requests, 600);
+    assert_eq!(store.verify_usage().unwrap(), []);
+}
