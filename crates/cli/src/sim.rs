@@ -40,7 +40,12 @@ pub(crate) struct SimArgs {
     #[arg(long, value_name = "NAME")]
     trace: Option<TraceName>,
     /// Folder with the files of the traces.
-    #[arg(long, value_name = "DIR", env = "TOLLGATE_TRACES")]
+    #[arg(
+        long,
+        value_name = "DIR",
+        env = "TOLLGATE_TRACES",
+        hide_env_values = true
+    )]
     trace_dir: Option<PathBuf>,
 }
 

@@ -15,6 +15,7 @@ mod fleet;
 mod law;
 mod progress;
 mod run;
+mod standing;
 #[cfg(test)]
 mod tests;
 
@@ -30,6 +31,7 @@ pub use self::event::{
 };
 use self::progress::Tracks;
 pub use self::progress::{MARK_EVERY, Progress};
+use self::standing::{Count, Standing};
 use crate::budget::{Payer, Purses};
 use crate::failover::Budget;
 use crate::fair::{self, FairQueue};
@@ -106,10 +108,9 @@ pub struct Gateway {
     /// By `ModelId`: those that are loaded when they are asked for.
     shelf: Vec<Option<shelf::Item>>,
     replicas: Vec<Replica>,
-    /// When time alone changes something about a replica. invariant: outside of `handle`, what
-    /// `alarm` says of each.
+    /// When time alone changes something about a replica. invariant: what the `count` of each says.
     alarms: BTreeSet<(Time, ReplicaId)>,
-    /// Replicas that a fact has touched, whose alarms may be wrong until it has been dealt with.
+    /// Replicas that a fact has touched, which may not be as they are counted.
     touched: Vec<ReplicaId>,
     weights: Weights,
     /// invariant: each is in its pool's queue (queued) or its replica's window (running), and
@@ -138,6 +139,8 @@ struct Pool {
     rate: BusyRate,
     tpot: Tpot,
     running: u32,
+    /// Its replicas, by [`Class::ALL`].
+    standing: [Standing; 3],
     router: Router,
     failovers: Budget,
     /// Who was passed by last, for want of room.
@@ -163,8 +166,8 @@ struct Replica {
     health: Health,
     window: Window,
     steps: Steps,
-    /// Its entry among the alarms.
-    alarm: Option<Time>,
+    /// How it is counted in its pool's standing and among the alarms.
+    count: Count,
 }
 
 /// Whether a replica is there to stay.
@@ -205,6 +208,7 @@ impl Gateway {
         let pool = |(id, model): (u32, Model)| Pool {
             id: ModelId::new(id),
             queue: FairQueue::new(fairness, model.queue_max),
+            standing: std::array::from_fn(|_| Standing::default()),
             router: Router::new(model.routing, seed ^ u64::from(id)),
             failovers: Budget::default(),
             model,
@@ -289,7 +293,7 @@ impl Gateway {
         self.effects.extend(due.map(Effect::Mark));
         self.expire(now);
         self.tend_shelf(now);
-        self.set_alarms();
+        self.count_touched();
         self.report_drained();
         self.invariants();
     }
@@ -521,11 +525,7 @@ impl Gateway {
             "a tenant counts what it has in flight"
         );
         assert_eq!(usize::try_from(running).map(|n| n + queued), Ok(in_flight));
-        for replica in &self.replicas {
-            let serving = replica.stay == Stay::Serving;
-            let wakes = replica.health.wakes_at().filter(|_| serving);
-            assert_eq!(replica.alarm, wakes, "a replica's pause ends unseen");
-        }
+        self.standing_invariants();
         assert!(self.fences.len() <= in_flight);
         let known = |id| self.requests.contains_key(id);
         assert!(self.affinities.keys().all(known), "an affinity of nobody");

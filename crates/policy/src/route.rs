@@ -153,6 +153,15 @@ impl Because {
     }
 }
 
+/// How much of a pool a choice is made from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sight {
+    /// A few replicas that have room, drawn at random.
+    Some,
+    /// Each of them.
+    All,
+}
+
 /// Chooses among the replicas of one pool.
 #[derive(Clone, Debug)]
 pub struct Router {
@@ -174,7 +183,20 @@ impl Router {
         }
     }
 
-    /// The replica for a request, of those that have room; `pool` are all that are up, room or not.
+    /// What it must be shown to choose for a request.
+    pub fn sight(&self, affinity: &Affinity) -> Sight {
+        if affinity.session.is_some() {
+            return Sight::All;
+        }
+        match self.policy {
+            Policy::PowerOfTwo => Sight::Some,
+            Policy::Prefix if affinity.prefix.is_empty() => Sight::Some,
+            Policy::Prefix | Policy::LeastLoad | Policy::RoundRobin | Policy::Hash => Sight::All,
+        }
+    }
+
+    /// The replica for a request, of those that have room; `pool` are all that are up, room or not,
+    /// where it must see them all.
     pub fn choose(
         &mut self,
         seek: Seek<'_>,
@@ -331,7 +353,7 @@ fn at_home(
 
 /// A bijection under which close numbers end up far apart (the finalizer of SplitMix64: Steele et
 /// al., OOPSLA 2014).
-const fn mixed(number: u64) -> u64 {
+pub(crate) const fn mixed(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);

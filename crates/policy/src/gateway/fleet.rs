@@ -5,6 +5,7 @@
 //! place it had.
 
 use super::event::Effect;
+use super::standing::Count;
 use super::{Drain, Gateway, Replica, ReplicaConfig, Stay, bounds};
 use crate::failover::Tries;
 use crate::health::{Company, Health, Sign};
@@ -30,7 +31,7 @@ impl Replica {
             health: Health::starting(),
             window: Window::new(bounds),
             steps: Steps::default(),
-            alarm: None,
+            count: Count::default(),
         }
     }
 }
@@ -75,8 +76,8 @@ impl Gateway {
         let replica = Replica::starting(config, bounds(pool.queue.policy(), &pool.model));
         match self.replicas.get_mut(position(id.get())) {
             Some(place) if place.stay == Stay::Retired => {
-                let alarm = place.alarm;
-                *place = Replica { alarm, ..replica };
+                let count = place.count;
+                *place = Replica { count, ..replica };
             }
             Some(_) => unreachable!("{id:?} is taken"),
             None => self.replicas.push(replica),
@@ -170,7 +171,6 @@ impl Gateway {
             }
             self.alarms.pop_first();
             let replica = self.replica(id);
-            replica.alarm = None;
             if replica.health.retry_at().is_some_and(|at| at <= now) {
                 replica.health.retried();
                 self.effects.push_back(Effect::Start { replica: id });
@@ -179,27 +179,6 @@ impl Gateway {
                 self.fill(model, now);
             }
         }
-    }
-
-    /// Brings the alarms up to date for the replicas that were touched: with many replicas, to look
-    /// at each of them after every token would cost more than all else.
-    pub(super) fn set_alarms(&mut self) {
-        let mut touched = std::mem::take(&mut self.touched);
-        for id in touched.drain(..) {
-            let replica = &mut self.replicas[position(id.get())];
-            let serving = replica.stay == Stay::Serving;
-            let wanted = replica.health.wakes_at().filter(|_| serving);
-            if replica.alarm == wanted {
-                continue;
-            }
-            if let Some(old) = replica.alarm {
-                self.alarms.remove(&(old, id));
-            }
-            self.alarms.extend(wanted.map(|at| (at, id)));
-            replica.alarm = wanted;
-        }
-        // For its memory alone.
-        self.touched = touched;
     }
 
     /// What the end of a request tells of its replica's health.

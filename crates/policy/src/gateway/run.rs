@@ -1,19 +1,28 @@
 //! What happens to a request that was let in: dispatch, service, the two endings, and the bounds on
 //! its time.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use super::end::Ended;
 use super::event::{Dispatch, Effect, Report, Served};
 use super::{Drain, Gateway, Passed, Pool, Replica, Stay};
+use crate::failover::Tries;
 use crate::fair::{Holding, Pick, Policy, Verdict, Waiting};
 use crate::health::{Company, Sign};
 use crate::ids::{ModelId, ReplicaId, RequestId, position};
 use crate::outcome::{EngineEnding, Eviction, Failure, Fence, Outcome, Phase};
 use crate::request::{ClientEnding, Running, Stage};
-use crate::route::{Affinity, Candidate, Choice, Load, Seek};
+use crate::route::{self, Affinity, Candidate, Choice, Load, Seek, Sight};
 use crate::tenant::Class;
 use crate::units::{KvBlocks, Micros, Time, Tokens};
 use crate::usage::{Counted, Usage, Weights};
 use crate::window::{Ask, Blocked};
+
+/// Replicas that are all looked at; among more, two good ones are found without.
+const FEW: usize = 32;
+
+/// Replicas that are drawn among many.
+const DRAWS: u64 = 8;
 
 impl Gateway {
     /// Dispatches as long as the request that is next fits a replica: no room is left idle while it
@@ -22,7 +31,11 @@ impl Gateway {
         if matches!(self.drain, Drain::Stopped | Drain::Done) {
             return;
         }
-        while let Some((pick, candidates)) = self.next_dispatch(model) {
+        loop {
+            self.count_touched();
+            let Some((pick, candidates)) = self.next_dispatch(model) else {
+                return;
+            };
             let Some(choice) = self.choose(model, &pick.next, &candidates) else {
                 return;
             };
@@ -39,11 +52,7 @@ impl Gateway {
         if pool.queue.is_empty() {
             return None;
         }
-        let open = Class::ALL.map(|class| {
-            let takes =
-                |replica: &Replica| replica.takes(model, class) && replica.is_open_to(class);
-            self.replicas.iter().any(takes)
-        });
+        let open = pool.standing.each_ref().map(|one| !one.open.is_empty());
         let mut candidates = Vec::new();
         let pick = pool.queue.pick(open, pool.patient(), |waiting, holding| {
             match self.room(pool, waiting, holding) {
@@ -66,12 +75,6 @@ impl Gateway {
         waiting: &Waiting,
         candidates: &[Candidate],
     ) -> Option<Choice> {
-        let up = |(replica, n): (&Replica, u32)| {
-            replica
-                .takes(model, waiting.class)
-                .then(|| ReplicaId::new(n))
-        };
-        let up: Vec<_> = self.replicas.iter().zip(0..).filter_map(up).collect();
         let none = Affinity::default();
         let affinity = self.affinities.get(&waiting.id).unwrap_or(&none);
         let seek = Seek {
@@ -79,7 +82,15 @@ impl Gateway {
             prompt: waiting.prompt,
             affinity,
         };
-        let router = &mut self.pools[position(model.get())].router;
+        let pool = &mut self.pools[position(model.get())];
+        let up: Vec<_> = match pool.router.sight(affinity) {
+            Sight::Some => Vec::new(),
+            Sight::All => {
+                let standing = &pool.standing[waiting.class.place()];
+                standing.up.iter().copied().collect()
+            }
+        };
+        let router = &mut pool.router;
         let choice = router.choose(seek, candidates, &up)?;
         let chosen = &self.replicas[position(choice.replica.get())];
         router.sent(choice, affinity, chosen.window.capacity().kv.slots());
@@ -108,13 +119,7 @@ impl Gateway {
         waiting: &Waiting,
         holding: Holding,
     ) -> Result<Vec<Candidate>, Blocked> {
-        let mine = |replica: &&Replica| replica.takes(pool.id, waiting.class);
-        let slots = self
-            .replicas
-            .iter()
-            .filter(mine)
-            .map(|replica| replica.window.limit())
-            .sum();
+        let slots = pool.standing[waiting.class.place()].slots;
         let share = pool.queue.share(waiting.tenant, waiting.weight, slots);
         let ask = Ask {
             class: waiting.class,
@@ -136,8 +141,7 @@ impl Gateway {
             return Err(nearest);
         }
         // It is tried where it has not failed, if there is room; room is not left idle for it.
-        let tries = self.requests.get(&waiting.id).map(|request| request.tries);
-        if let Some(tries) = tries.filter(|tries| !tries.is_first()) {
+        if let Some(tries) = self.tries(waiting) {
             let is_fresh = |one: &Candidate| !tries.includes(one.replica);
             if open.iter().any(is_fresh) {
                 open.retain(is_fresh);
@@ -146,24 +150,41 @@ impl Gateway {
         Ok(open)
     }
 
+    /// Where a request has been tried in vain, if it has.
+    fn tries(&self, waiting: &Waiting) -> Option<Tries> {
+        let tries = self.requests.get(&waiting.id)?.tries;
+        Some(tries).filter(|tries| !tries.is_first())
+    }
+
+    /// Replicas that have room for a request, in the order of their ids; none only where none has.
+    /// Of many, some that are drawn by the request's number, where the rule of routing draws too.
     fn candidates(
         &self,
         pool: &Pool,
         waiting: &Waiting,
         mut has_room: impl FnMut(&Replica) -> bool,
     ) -> Vec<Candidate> {
-        let each = self.replicas.iter().zip(0..);
-        let open = each.filter(|(one, _)| one.takes(pool.id, waiting.class) && has_room(one));
-        let candidate = |(replica, n): (&Replica, u32)| Candidate {
-            replica: ReplicaId::new(n),
-            load: Load {
-                kv: replica.window.occupancy(),
-                total: replica.window.capacity().kv,
-                sequences: replica.window.sequences(),
-                prefill: replica.window.prefill(),
-            },
+        let open = &pool.standing[waiting.class.place()].open;
+        let mut candidate = |id: ReplicaId| {
+            let replica = &self.replicas[position(id.get())];
+            has_room(replica).then(|| replica.candidate(id))
         };
-        open.map(candidate).collect()
+        let none = Affinity::default();
+        let affinity = self.affinities.get(&waiting.id).unwrap_or(&none);
+        let few = open.len() <= FEW || self.tries(waiting).is_some();
+        if !few && pool.router.sight(affinity) == Sight::Some {
+            let mut drawn = BTreeMap::new();
+            for n in 0..DRAWS {
+                let id = drawn_from(open, waiting.id.get() ^ (n << 48));
+                if let Some(one) = id.and_then(&mut candidate) {
+                    drawn.insert(one.replica, one);
+                }
+            }
+            if !drawn.is_empty() {
+                return drawn.into_values().collect();
+            }
+        }
+        open.iter().copied().filter_map(candidate).collect()
     }
 
     pub(super) fn first_token(&mut self, id: RequestId, now: Time) {
@@ -410,9 +431,7 @@ impl Gateway {
     /// pool's sequences with it, while others are active. Under first in, first out nobody asks.
     fn is_over_share(&self, request: &crate::request::Request) -> bool {
         let pool = &self.pools[position(request.model.get())];
-        let mine = |replica: &&Replica| replica.takes(pool.id, request.class);
-        let replicas = self.replicas.iter().filter(mine);
-        let slots = replicas.map(|replica| replica.window.limit()).sum();
+        let slots = pool.standing[request.class.place()].slots;
         let weight = self.tenants.tenant(request.tenant).weight;
         let share = pool.queue.share(request.tenant, weight, slots);
         pool.queue.policy() != Policy::Fifo && pool.queue.holding(request.tenant).running > share
@@ -511,8 +530,20 @@ impl Replica {
         self.model == model && self.stay == Stay::Serving && self.health.is_open() && all
     }
 
-    fn is_open_to(&self, class: Class) -> bool {
+    pub(super) fn is_open_to(&self, class: Class) -> bool {
         self.window.is_open_to(class)
+    }
+
+    fn candidate(&self, replica: ReplicaId) -> Candidate {
+        Candidate {
+            replica,
+            load: Load {
+                kv: self.window.occupancy(),
+                total: self.window.capacity().kv,
+                sequences: self.window.sequences(),
+                prefill: self.window.prefill(),
+            },
+        }
     }
 }
 
@@ -524,4 +555,12 @@ impl Served {
             output: self.output,
         }
     }
+}
+
+/// One of them, by a number: the next at or after a place that the number hashes to.
+fn drawn_from(open: &BTreeSet<ReplicaId>, number: u64) -> Option<ReplicaId> {
+    let span = u64::from(open.last()?.get()) + 1;
+    let place = u32::try_from(route::mixed(number) % span).unwrap_or(0);
+    let mut from = open.range(ReplicaId::new(place)..);
+    from.next().or_else(|| open.first()).copied()
 }

@@ -114,6 +114,23 @@ fn withdrawn(effects: &[Effect]) -> Vec<u64> {
 }
 
 #[test]
+fn the_one_of_many_replicas_that_has_room_is_found() {
+    let mut rig = pool(100);
+    let mut given = vec![0; 100];
+    let mut seventh = 0;
+    for id in 1..=400 {
+        let (_, replica) = sent(&rig.arrive_as(id, 0))[0];
+        given[usize::try_from(replica).unwrap()] += 1;
+        seventh = if id == 7 { replica } else { seventh };
+    }
+    assert_eq!(given, vec![4; 100], "each has as many as it can hold");
+    assert_eq!(sent(&rig.arrive_as(401, 0)), []);
+    let mut effects = rig.engine_ends(7, EngineEnding::Cancelled, 1);
+    effects.extend(rig.client_ends(7, ClientEnding::Gone));
+    assert_eq!(sent(&effects), [(401, seventh)]);
+}
+
+#[test]
 fn a_request_is_not_taken_back_from_the_replica_that_let_go_of_it() {
     let mut rig = pool(2);
     let first = sent(&rig.arrive_as(1, 0));
