@@ -1,8 +1,8 @@
 //! What an operator sees and changes, on a listener of its own.
 //!
 //! Without admin keys in the configuration it shows queue and replicas and nothing else, to this
-//! computer only, which the configuration sees to. With them every request needs one. It shows neither
-//! prompts nor keys, but for a key that was just made, once.
+//! computer only, which the configuration sees to. With them every request needs one. It shows
+//! neither prompts nor keys, but for a key that was just made, once.
 
 mod money;
 mod people;
