@@ -10,8 +10,8 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tollgate_policy::budget::Payer;
 use tollgate_policy::gateway::{Event, Tenancy};
-use tollgate_policy::ids::{KeyId, TenantId};
-use tollgate_policy::tenant::{Allowed, Tenant};
+use tollgate_policy::ids::{KeyId, ModelId, TenantId};
+use tollgate_policy::tenant::{Allowed, Class, Limits, Tenant};
 use tollgate_policy::units::Micros;
 
 use crate::app::{App, Callers};
@@ -220,16 +220,20 @@ impl Sources {
 fn tenant(app: &App, row: &TenantRow) -> Tenant {
     let template = Tenant {
         name: row.name.clone(),
-        class: tollgate_policy::tenant::Class::BestEffort,
+        class: Class::BestEffort,
         weight: NonZeroU32::new(row.weight).unwrap_or(NonZeroU32::MIN),
         models: allowed(app, row.models.as_deref()),
-        limits: tollgate_policy::tenant::Limits::default(),
+        limits: Limits::default(),
+        by_model: BTreeMap::new(),
         floor: 0,
     };
-    match (row.class(), row.limits.read()) {
-        (Ok(class), Ok(limits)) => Tenant {
+    let limits = row.limits.read();
+    let limits = limits.and_then(|limits| Ok((limits, by_model(app, row)?)));
+    match (row.class(), limits) {
+        (Ok(class), Ok((limits, by_model))) => Tenant {
             class,
             limits,
+            by_model,
             ..template
         },
         (Err(why), _) | (_, Err(why)) => {
@@ -244,6 +248,19 @@ fn tenant(app: &App, row: &TenantRow) -> Tenant {
             }
         }
     }
+}
+
+/// Limits of single models, but for those that this gateway does not serve. A model that is there
+/// under two names is held to the first.
+fn by_model(app: &App, row: &TenantRow) -> Result<BTreeMap<ModelId, Limits>, String> {
+    let mut by_model = BTreeMap::new();
+    for own in &row.model_limits {
+        let limits = own.limits.read()?;
+        if let Some(model) = app.by_name.get(&own.model) {
+            by_model.entry(*model).or_insert(limits);
+        }
+    }
+    Ok(by_model)
 }
 
 /// Names that this gateway does not serve are left out: another that shares the store may.

@@ -35,7 +35,7 @@ use self::postgres::Postgres;
 pub use self::prices::PriceRow;
 pub use self::replays::{Digest, Replay};
 use self::sqlite::Sqlite;
-pub use self::tenants::{StoredLimits, TenantRow};
+pub use self::tenants::{ModelLimits, StoredLimits, TenantRow};
 pub use self::usage::{Amounts, Dimension, Grain, Question, UsageError, UsageRow};
 pub use self::verify::Difference;
 

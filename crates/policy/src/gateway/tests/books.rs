@@ -120,7 +120,7 @@ proptest! {
             .map(|record| record.usage.rated(Weights::default()).get())
             .sum();
         let refilled = rig.now.since(began).get() / 60_000_000;
-        let left = rig.gateway.quota(TenantId::new(0), rig.now).tokens.unwrap().remaining;
+        let left = rig.gateway.quota(TenantId::new(0), None, rig.now).tokens.unwrap().remaining;
         let missing = BURST - left;
         prop_assert!(
             missing <= recorded && missing + refilled + 1 >= recorded,

@@ -12,7 +12,7 @@ fn tokens_are_settled_to_what_was_used_however_it_ended() {
     let mut rig = Rig::new(2, limits);
     let left = |rig: &mut Rig| {
         rig.gateway
-            .quota(TenantId::new(0), rig.now)
+            .quota(TenantId::new(0), None, rig.now)
             .tokens
             .unwrap()
             .remaining
@@ -45,6 +45,45 @@ fn tokens_are_settled_to_what_was_used_however_it_ended() {
         10_000 - 211 - 300,
         "who leaves the queue has used nothing"
     );
+}
+
+#[test]
+fn a_models_own_limit_refuses_as_the_tenants_would_and_its_headers_say_what_is_left_of_it() {
+    let own = Limits {
+        tokens: rate(60, 200),
+        max_output: Some(Tokens::new(40)),
+        ..Limits::default()
+    };
+    let all = Limits {
+        tokens: rate(10_000, 10_000),
+        ..Limits::default()
+    };
+    let mut rig = Rig::new(9, all);
+    let mut tenancy = Tenancy {
+        tenants: vec![rig.gateway.tenant(TenantId::new(0)).clone()],
+        template: rig.gateway.tenant(TenantId::new(1)).clone(),
+        weights: Weights::default(),
+    };
+    tenancy.tenants[0].by_model.insert(MODEL, own);
+    rig.handle(Event::Reconfigured(Box::new(tenancy)));
+    let effects = rig.arrive(1);
+    let dispatch = effects.iter().find_map(|effect| match effect {
+        Effect::Dispatch(dispatch) => Some(*dispatch),
+        _ => None,
+    });
+    let dispatch = dispatch.unwrap();
+    assert_eq!(dispatch.output_max, Tokens::new(40));
+    assert_eq!(dispatch.quota.tokens.unwrap().remaining, 200 - 140);
+    let refusal = refusal(&rig.arrive(2));
+    assert_eq!(refusal.outcome, Outcome::Rejected(Rejection::TokenRate));
+    assert!(refusal.retry_after.is_some());
+    rig.completes(1);
+    let left = |model, rig: &mut Rig| {
+        let quota = rig.gateway.quota(TenantId::new(0), model, rig.now);
+        quota.tokens.unwrap().remaining
+    };
+    assert_eq!(left(None, &mut rig), 10_000 - 150, "as it was used");
+    assert_eq!(left(Some(MODEL), &mut rig), 50);
 }
 
 #[test]

@@ -162,6 +162,7 @@ tenants:
   - name: b
     models: [m, n]
     limits: { rpm: 0, burst: 0, concurrency: 1.5 }
+    model_limits: [{ model: n, limits: { tpm: 0 } }, { limits: {} }, { model: m, limits: {} }, { model: m, limits: {} }]
   - name: anonymous
     keys: [{ env: SECRET }]
 default_tenant: { name: x, limits: { rpm: 60s } }

@@ -42,10 +42,33 @@ fn a_schema_from_the_future_is_refused_and_left_alone() {
     assert!(error.is_lasting());
     let said = error.to_string();
     assert!(
-        said.contains("schema 99") && said.contains("up to 1"),
+        said.contains("schema 99") && said.contains(&format!("up to {}", schema::VERSION)),
         "{said}"
     );
     assert_eq!(contents(folder.path()), before);
+}
+
+#[test]
+fn a_store_of_an_older_version_keeps_what_it_has_and_learns_the_rest() {
+    let cluster = Cluster::start();
+    let folder = tempfile::tempdir().unwrap();
+    let server = cluster.database("older");
+    for location in [
+        Location::File(folder.path().join("tollgate.db")),
+        Location::Server(server),
+    ] {
+        let old = Store::at(location.clone());
+        let mut database = old.dial().unwrap();
+        schema::first(&mut *database).unwrap();
+        let insert = "INSERT INTO tenants (name, class, weight, limits, created_us) \
+                      VALUES ('old', 'standard', 3, '{\"rpm\":5}', 0)";
+        database.batch(insert).unwrap();
+        drop(database);
+        let mut store = Store::open(location).unwrap();
+        let tenants = store.tenants().unwrap();
+        assert_eq!((&*tenants[0].name, tenants[0].weight), ("old", 3));
+        assert_eq!(tenants[0].model_limits, []);
+    }
 }
 
 #[test]
