@@ -287,7 +287,14 @@ fn list_tenants(place: &PlaceArgs) -> Result<(), ExitCode> {
         .tenants()
         .map_err(|error| store_failed(&error))?;
     let mut table = Table::new(&[
-        "name", "class", "weight", "rpm", "tpm", "models", "limits of", "budget",
+        "name",
+        "class",
+        "weight",
+        "rpm",
+        "tpm",
+        "models",
+        "limits of",
+        "budget",
     ]);
     for row in tenants {
         let limit = |limit: Option<NonZeroU64>| limit.map_or(String::new(), |n| n.to_string());
@@ -351,8 +358,8 @@ fn model_limits(text: &str) -> Result<ModelLimits, String> {
         let amount: serde_json::Number = amount.parse().map_err(|_| want())?;
         limits.insert(name.trim().to_owned(), amount.into());
     }
-    let limits: StoredLimits = serde_json::from_value(limits.into())
-        .map_err(|error| format!("{text}: {error}"))?;
+    let limits: StoredLimits =
+        serde_json::from_value(limits.into()).map_err(|error| format!("{text}: {error}"))?;
     limits.read()?;
     Ok(ModelLimits {
         model: model.to_owned(),
@@ -421,7 +428,16 @@ mod tests {
         assert_eq!(read.model, "hub/llama:8b");
         assert_eq!(read.limits.rpm, NonZeroU64::new(60));
         assert!(read.limits.read().unwrap().kv.is_some());
-        for text in ["", "m", "m:", "m:rpm", "m:rpm=0", "m:rpm=-1", "m:rmp=5", "m:burst=5"] {
+        for text in [
+            "",
+            "m",
+            "m:",
+            "m:rpm",
+            "m:rpm=0",
+            "m:rpm=-1",
+            "m:rmp=5",
+            "m:burst=5",
+        ] {
             assert!(model_limits(text).is_err(), "{text}");
         }
     }

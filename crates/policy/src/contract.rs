@@ -142,12 +142,7 @@ impl Contract {
         self.by_model.get_mut(&model?)
     }
 
-    fn of_model(
-        &mut self,
-        model: ModelId,
-        held: Held,
-        end: impl FnOnce(&mut Levels, Reservation),
-    ) {
+    fn of_model(&mut self, model: ModelId, held: Held, end: impl FnOnce(&mut Levels, Reservation)) {
         if let (Some(levels), Some(held)) = (self.by_model.get_mut(&model), held.of_model) {
             end(levels, held);
         }
@@ -266,11 +261,15 @@ mod tests {
             ..with.clone()
         };
         let mut contract = Contract::new(&without, Time::START);
-        let before = contract.reserve(&without, A, cost(10), Time::START).unwrap();
+        let before = contract
+            .reserve(&without, A, cost(10), Time::START)
+            .unwrap();
         contract.change(&with, Time::START);
         let during = contract.reserve(&with, A, cost(60), Time::START).unwrap();
         contract.change(&without, Time::START);
-        let after = contract.reserve(&without, A, cost(500), Time::START).unwrap();
+        let after = contract
+            .reserve(&without, A, cost(500), Time::START)
+            .unwrap();
         contract.settle(A, before, Tokens::new(10));
         contract.settle(A, during, Tokens::new(60));
         contract.settle(A, after, Tokens::new(500));

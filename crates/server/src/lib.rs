@@ -11,6 +11,7 @@ pub mod budget;
 mod clerk;
 mod clock;
 pub mod config;
+mod counting;
 mod desk;
 pub mod doctor;
 mod engines;

@@ -11,7 +11,8 @@ use tollgate_policy::usage::{Usage, Weights};
 use crate::desk::Desk;
 use crate::journal::record::{Ended, UnixMicros};
 
-/// Tells the policy what each tenant has used of its rates.
+/// Tells the policy what each tenant has used of its rates. It must have had no request since: what
+/// is remembered replaces what is known.
 pub(crate) fn remember(desk: &Desk, recent: &[Ended], weights: Weights) {
     let clock = desk.clock();
     let now = UnixMicros::new(clock.unix_micros(clock.now()));

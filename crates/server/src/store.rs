@@ -19,6 +19,7 @@ mod sqlite;
 mod tenants;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod usage;
 mod verify;
 
@@ -36,6 +37,7 @@ pub use self::prices::PriceRow;
 pub use self::replays::{Digest, Replay};
 use self::sqlite::Sqlite;
 pub use self::tenants::{ModelLimits, StoredLimits, TenantRow};
+pub(crate) use self::tls::ServerAddress;
 pub use self::usage::{Amounts, Dimension, Grain, Question, UsageError, UsageRow};
 pub use self::verify::Difference;
 

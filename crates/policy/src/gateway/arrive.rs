@@ -78,11 +78,7 @@ impl Gateway {
         }));
     }
 
-    fn try_admit(
-        &mut self,
-        arrival: Arrival,
-        now: Time,
-    ) -> Result<(Grant, (Held, Hold)), Refused> {
+    fn try_admit(&mut self, arrival: Arrival, now: Time) -> Result<(Grant, (Held, Hold)), Refused> {
         let expected = self.contract(arrival.tenant, now).expected_output();
         let tenant = self.tenants.tenant(arrival.tenant);
         let (class, limits) = (tenant.class, tenant.limits_for(arrival.model));
@@ -188,13 +184,7 @@ impl Gateway {
         first && pool.patient().is_none() && self.room(pool, waiting, holding).is_ok()
     }
 
-    fn enqueue(
-        &mut self,
-        arrival: Arrival,
-        grant: Grant,
-        (held, hold): (Held, Hold),
-        now: Time,
-    ) {
+    fn enqueue(&mut self, arrival: Arrival, grant: Grant, (held, hold): (Held, Hold), now: Time) {
         let deadline = now + self.max_wait(&arrival);
         let waiting = self.waiting(&arrival, grant, deadline);
         let pushed = self.pool(arrival.model).queue.push(waiting);

@@ -279,9 +279,8 @@ impl<'r> Reader<'r> {
         section.list(|item| {
             item.mapping(|fields| {
                 let model = fields.required("model", "name the model", |value| self.model(&value));
-                let own = fields.required("limits", "say what holds for it", |value| {
-                    limits(&value)
-                });
+                let own =
+                    fields.required("limits", "say what holds for it", |value| limits(&value));
                 if by_model.insert(model?, own?).is_some() {
                     fields.report("model", "has its limits before; give each model once");
                 }

@@ -6,13 +6,19 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use postgres::config::SslMode;
 use postgres::types::{FromSql, IsNull, ToSql, Type};
 use postgres::{Client, Config, NoTls, Statement};
 
 use super::database::{Database, Failure, Row, Value, Words};
+use super::tls::{Encryption, ServerAddress, Tls};
+use crate::upstream::io::trust;
 
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
+
+/// How long a server may leave unacknowledged what it was sent, before it counts as gone.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
 
 /// How long a statement may run before the server gives it up, in milliseconds: a year of usage is
 /// read in far less, and a lock that is never let go must not hold the store for ever.
@@ -36,11 +42,21 @@ impl fmt::Debug for Postgres {
 impl Postgres {
     /// Connects to the server that `url` names.
     pub(super) fn open(url: &str) -> Result<Self, Failure> {
-        let mut config: Config = url.parse().map_err(|error| Failure::from(&error))?;
+        let address = ServerAddress::read(url).map_err(Failure::told)?;
+        let mut config: Config = address.url.parse().map_err(|error| Failure::from(&error))?;
         config.application_name("tollgate");
         config.connect_timeout(CONNECT_MAX);
         config.keepalives_idle(Duration::from_secs(30));
-        let mut client = config.connect(NoTls)?;
+        config.tcp_user_timeout(SILENCE_MAX);
+        let mut client = match address.encryption {
+            Encryption::No => config.connect(NoTls)?,
+            Encryption::Yes(root) => {
+                let trusted = trust(root.as_deref());
+                let trusted = trusted.map_err(|error| Failure::told(error.to_string()))?;
+                config.ssl_mode(SslMode::Require);
+                config.connect(Tls::new(trusted))?
+            }
+        };
         client.batch_execute(&format!(
             "SET search_path TO tollgate; SET statement_timeout TO {STATEMENT_MS_MAX}; \
              SET client_min_messages TO warning"

@@ -12,7 +12,7 @@ const PATIENCE_US: u64 = 60_000_000;
 
 /// A server that ends with the test.
 #[derive(Debug)]
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     server: Option<Child>,
     folder: TempDir,
     binaries: PathBuf,
@@ -20,7 +20,7 @@ pub(super) struct Cluster {
 
 impl Cluster {
     /// Starts one, and waits until it answers.
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let folder = tempfile::Builder::new()
             .prefix("tollgate-pg")
             .tempdir()
@@ -54,7 +54,7 @@ impl Cluster {
     }
 
     /// Starts the server, again if it was stopped.
-    pub(super) fn serve(&mut self) {
+    pub(crate) fn serve(&mut self) {
         let mut server = self.command("postgres");
         server
             .arg("-D")
@@ -72,7 +72,7 @@ impl Cluster {
     }
 
     /// Stops the server, and cuts its clients off.
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         let data = self.data();
         let mut stop = self.command("pg_ctl");
         stop.args(["stop", "-m", "immediate", "-w", "-D"]).arg(data);
@@ -83,7 +83,7 @@ impl Cluster {
     }
 
     /// Where an empty database of this name is.
-    pub(super) fn database(&self, name: &str) -> String {
+    pub(crate) fn database(&self, name: &str) -> String {
         let mut client = postgres::Client::connect(&self.url("postgres"), postgres::NoTls).unwrap();
         client
             .batch_execute(&format!("CREATE DATABASE {name}"))

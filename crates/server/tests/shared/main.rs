@@ -1,0 +1,21 @@
+//! Gateways that share a PostgreSQL, and one whose PostgreSQL is away.
+//!
+//! What one of them is told holds at the others too; what they serve counts once, wherever it was
+//! served.
+
+#![expect(clippy::unwrap_used, clippy::expect_used, reason = "tests")]
+
+#[expect(dead_code, reason = "the tests of the shell use the rest")]
+#[path = "../shell/support/mod.rs"]
+mod support;
+
+#[path = "../../src/store/tests/cluster.rs"]
+mod cluster;
+
+/// Where the cluster finds the time.
+mod clock {
+    pub(crate) use tollgate_server::unix_micros;
+}
+
+mod absent;
+mod together;
