@@ -3,6 +3,7 @@
 use serde_json::json;
 use tollgate_engine::fake::Faults;
 
+use crate::aside;
 use crate::cluster::Cluster;
 use crate::support::chat::{keyed, say, short};
 use crate::support::rig::{FAST, Rig, key};
@@ -11,8 +12,8 @@ use crate::together::{ask, config, new_key, usage};
 
 #[tokio::test]
 async fn a_gateway_starts_without_its_store_and_takes_it_on_when_it_is_back() {
-    let mut cluster = Cluster::start();
-    let url = cluster.database("away");
+    let mut cluster = aside(Cluster::start);
+    let url = aside(|| cluster.database("away"));
     let own = "tenants: [{ name: filed, keys: [{ env: F }] }]\n";
     let priced = format!("{FAST}prices: [{{ model: m, prompt: 0, output: 1000 }}]\n{own}");
     let config = config(&url, &priced);
@@ -38,7 +39,7 @@ async fn a_gateway_starts_without_its_store_and_takes_it_on_when_it_is_back() {
     let page = ask(&rig, crate::support::http::Request::get("/admin/v1/usage")).await;
     assert_eq!(page.status(), 503, "{}", page.text());
 
-    cluster.serve();
+    aside(|| cluster.serve());
     let back = async || rig.scrape().await.sum("tollgate_store_up", &[]) == 1.0;
     eventually(secs(60), "the store is back", back).await;
     let refused = async || {
@@ -57,8 +58,8 @@ async fn a_gateway_starts_without_its_store_and_takes_it_on_when_it_is_back() {
 
 #[tokio::test]
 async fn a_budget_holds_by_the_journal_where_the_store_is_away() {
-    let mut cluster = Cluster::start();
-    let url = cluster.database("budget");
+    let mut cluster = aside(Cluster::start);
+    let url = aside(|| cluster.database("budget"));
     let own =
         "tenants: [{ name: filed, keys: [{ env: F }], budget: { usd: 0.0125, per: month } }]\n";
     let priced = format!("{FAST}prices: [{{ model: m, prompt: 0, output: 1000 }}]\n{own}");

@@ -17,5 +17,10 @@ mod clock {
     pub(crate) use tollgate_server::unix_micros;
 }
 
+/// Does `work` where no runtime is: the client of PostgreSQL brings its own.
+fn aside<T: Send>(work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|scope| scope.spawn(work).join().unwrap())
+}
+
 mod absent;
 mod together;

@@ -2,6 +2,7 @@
 
 use serde_json::{Value, json};
 
+use crate::aside;
 use crate::cluster::Cluster;
 use crate::support::chat::{keyed, say, short};
 use crate::support::http::{Answer, Request};
@@ -46,8 +47,8 @@ pub(crate) async fn usage(rig: &Rig, tenant: &str) -> Value {
 
 #[tokio::test]
 async fn a_key_is_good_at_both_and_refused_at_both_once_either_revokes_it() {
-    let cluster = Cluster::start();
-    let url = cluster.database("keys");
+    let cluster = aside(Cluster::start);
+    let url = aside(|| cluster.database("keys"));
     let one = Rig::start(&config(&url, FAST)).await;
     let other = Rig::start(&config(&url, FAST)).await;
     let (id, key) = new_key(&one, json!({"name": "t"})).await;
@@ -69,8 +70,8 @@ async fn a_key_is_good_at_both_and_refused_at_both_once_either_revokes_it() {
 
 #[tokio::test]
 async fn what_either_serves_counts_once_and_is_one_sum() {
-    let cluster = Cluster::start();
-    let url = cluster.database("usage");
+    let cluster = aside(Cluster::start);
+    let url = aside(|| cluster.database("usage"));
     let priced = format!("{FAST}prices: [{{ model: m, prompt: 0, output: 1000 }}]\n");
     let one = Rig::start(&config(&url, &priced)).await;
     // The other one has no prices and another model: it leaves those of this one as they are.
@@ -101,8 +102,8 @@ async fn what_either_serves_counts_once_and_is_one_sum() {
 
 #[tokio::test]
 async fn a_budget_that_is_spent_at_one_is_spent_at_the_other() {
-    let cluster = Cluster::start();
-    let url = cluster.database("budgets");
+    let cluster = aside(Cluster::start);
+    let url = aside(|| cluster.database("budgets"));
     let priced = format!("{FAST}prices: [{{ model: m, prompt: 0, output: 1000 }}]\n");
     let one = Rig::start(&config(&url, &priced)).await;
     let other = Rig::start(&config(&url, &priced)).await;
@@ -136,8 +137,8 @@ async fn a_budget_that_is_spent_at_one_is_spent_at_the_other() {
 
 #[tokio::test]
 async fn an_answer_of_one_is_given_again_by_the_other() {
-    let cluster = Cluster::start();
-    let url = cluster.database("answers");
+    let cluster = aside(Cluster::start);
+    let url = aside(|| cluster.database("answers"));
     let one = Rig::start(&config(&url, FAST)).await;
     let other = Rig::start(&config(&url, FAST)).await;
     let (_, key) = new_key(&one, json!({"name": "t"})).await;

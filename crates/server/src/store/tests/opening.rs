@@ -59,10 +59,13 @@ fn a_store_of_an_older_version_keeps_what_it_has_and_learns_the_rest() {
     ] {
         let old = Store::at(location.clone());
         let mut database = old.dial().unwrap();
+        database.begin().unwrap();
+        database.lock_shape().unwrap();
         schema::first(&mut *database).unwrap();
         let insert = "INSERT INTO tenants (name, class, weight, limits, created_us) \
                       VALUES ('old', 'standard', 3, '{\"rpm\":5}', 0)";
         database.batch(insert).unwrap();
+        database.batch("COMMIT").unwrap();
         drop(database);
         let mut store = Store::open(location).unwrap();
         let tenants = store.tenants().unwrap();
