@@ -13,13 +13,17 @@ use crate::clerk;
 use crate::clock::Clock;
 use crate::config::Config;
 use crate::folding::{self, FoldError, Folding};
-use crate::journal::{Journal, JournalError, Left};
+use crate::journal::{Journal, Left};
 use crate::membership;
 use crate::server::StartError;
 use crate::store::{Charge, Directory, Location, PriceRow, Scope, Store, StoreError};
 
 /// Opens the ledger's journal, and says what a process before this one left in flight.
-pub(crate) fn open_journal(config: &Config, clock: Clock) -> Result<(Journal, Left), JournalError> {
+///
+/// # Errors
+/// Journal or store are not ours to change, and neither was.
+pub(crate) fn open_journal(config: &Config, clock: Clock) -> Result<(Journal, Left), StartError> {
+    Store::look(&config.store.location(&config.data_dir))?;
     let (journal, left) = Journal::open(&config.data_dir, config.ledger.settings(), clock)?;
     if left.interrupted > 0 {
         tracing::warn!(

@@ -146,6 +146,20 @@ impl Store {
         Ok(store)
     }
 
+    /// Sees whether a file that is there is a store of ours, and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub(crate) fn look(location: &Location) -> Result<(), StoreError> {
+        match location {
+            Location::File(path) if path.exists() => {
+                let mut database = Self::at(location.clone()).dial()?;
+                schema::check(&mut *database, &location.name()).map(drop)
+            }
+            Location::File(_) | Location::Server(_) => Ok(()),
+        }
+    }
+
     /// Where it is.
     pub fn location(&self) -> &Location {
         &self.location

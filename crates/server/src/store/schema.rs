@@ -70,17 +70,27 @@ INSERT INTO meta (name, value) VALUES ('purged_us', 0);
 /// A list as JSON; nothing where there are none.
 const MODEL_LIMITS: &str = "ALTER TABLE tenants ADD COLUMN model_limits TEXT;";
 
-/// Makes the tables what this version expects. `at` is the store's name for messages.
-pub(super) fn migrate(database: &mut dyn Database, at: &str) -> Result<(), StoreError> {
-    let unreadable = |failure: Failure| StoreError::Unreadable {
+/// The version of what is there, if it is ours to change. Changes nothing. `at` is the store's name
+/// for messages.
+pub(super) fn check(database: &mut dyn Database, at: &str) -> Result<i64, StoreError> {
+    let found = version(database).map_err(|failure| StoreError::Unreadable {
         at: at.to_owned(),
         why: failure.why,
-    };
-    let found = version(database).map_err(unreadable)?;
+    })?;
     if found > VERSION {
         let at = at.to_owned();
         return Err(StoreError::Future { at, found });
     }
+    Ok(found)
+}
+
+/// Makes the tables what this version expects.
+pub(super) fn migrate(database: &mut dyn Database, at: &str) -> Result<(), StoreError> {
+    let found = check(database, at)?;
+    let unreadable = |failure: Failure| StoreError::Unreadable {
+        at: at.to_owned(),
+        why: failure.why,
+    };
     database.prepare().map_err(unreadable)?;
     if found < VERSION {
         step_up(database).map_err(unreadable)?;

@@ -9,6 +9,7 @@
 #[path = "../shell/support/mod.rs"]
 mod support;
 
+#[expect(dead_code, reason = "the store's own tests use the rest")]
 #[path = "../../src/store/tests/cluster.rs"]
 mod cluster;
 

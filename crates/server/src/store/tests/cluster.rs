@@ -16,6 +16,8 @@ pub(crate) struct Cluster {
     server: Option<Child>,
     folder: TempDir,
     binaries: PathBuf,
+    /// Where it listens for encrypted connections, if it does.
+    port: Option<u16>,
 }
 
 impl Cluster {
@@ -29,6 +31,7 @@ impl Cluster {
             server: None,
             folder,
             binaries: binaries(),
+            port: None,
         };
         if is_root() {
             // PostgreSQL refuses to run as root.
@@ -61,7 +64,13 @@ impl Cluster {
             .arg(self.data())
             .arg("-k")
             .arg(self.folder.path());
-        server.args(["-c", "listen_addresses=", "-c", "fsync=off"]);
+        server.args(["-c", "fsync=off"]);
+        match self.port {
+            None => server.args(["-c", "listen_addresses="]),
+            Some(port) => server
+                .args(["-c", "listen_addresses=127.0.0.1", "-c", "ssl=on", "-p"])
+                .arg(port.to_string()),
+        };
         server.stdout(Stdio::null()).stderr(Stdio::null());
         self.server = Some(server.spawn().unwrap());
         let until = unix_micros() + PATIENCE_US;
@@ -69,6 +78,25 @@ impl Cluster {
             assert!(unix_micros() < until, "PostgreSQL did not answer in time");
             std::thread::yield_now();
         }
+    }
+
+    /// Lets it be reached by TLS at a port, where it shows this certificate.
+    pub(crate) fn encrypt(&mut self, certificate: &str, key: &str) -> u16 {
+        self.stop();
+        for (name, text) in [("server.crt", certificate), ("server.key", key)] {
+            let path = self.data().join(name);
+            std::fs::write(&path, text).unwrap();
+            run(Command::new("chmod").arg("600").arg(&path));
+            if is_root() {
+                run(Command::new("chown").arg("postgres").arg(&path));
+            }
+        }
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        self.port = Some(port);
+        self.serve();
+        port
     }
 
     /// Stops the server, and cuts its clients off.
@@ -93,8 +121,9 @@ impl Cluster {
 
     fn url(&self, database: &str) -> String {
         format!(
-            "host={} user=tollgate dbname={database}",
-            self.folder.path().display()
+            "host={} port={} user=tollgate dbname={database}",
+            self.folder.path().display(),
+            self.port.unwrap_or(5432)
         )
     }
 

@@ -105,6 +105,35 @@ fn a_password_in_a_url_is_in_no_message() {
 }
 
 #[test]
+fn a_server_is_reached_by_tls_only_if_its_certificate_is_trusted_and_its_name_is_right() {
+    let own = rcgen::generate_simple_self_signed(vec!["db.test".to_owned()]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.pem");
+    std::fs::write(&file, own.cert.pem()).unwrap();
+    let mut cluster = Cluster::start();
+    let key = own.signing_key.serialize_pem();
+    let port = cluster.encrypt(&own.cert.pem(), &key);
+    let open = |name: &str, more: &str| {
+        let url = format!(
+            "host={name} hostaddr=127.0.0.1 port={port} user=tollgate dbname=postgres \
+             sslmode=verify-full {more}"
+        );
+        Store::open(Location::Server(url))
+    };
+    let trusting = format!("sslrootcert={}", file.display());
+    let mut store = open("db.test", &trusting).unwrap();
+    store.fold("j", &[charge(0, "t", SPRING)], upto(1)).unwrap();
+    let encrypted = "SELECT CASE WHEN ssl THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END \
+                     FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+    let rows = store.query(encrypted, &[]).unwrap();
+    assert_eq!(rows[0].int(0).unwrap(), 1);
+    for (name, more) in [("db.test", ""), ("other.test", &*trusting)] {
+        let refused = open(name, more).unwrap_err().to_string();
+        assert!(refused.contains("certificate"), "{refused}");
+    }
+}
+
+#[test]
 fn a_server_that_went_away_is_found_again_and_counts_nothing_twice() {
     let mut cluster = Cluster::start();
     let location = Location::Server(cluster.database("coming_and_going"));
