@@ -205,7 +205,7 @@ fn a_wait_in_the_queue_costs_nothing() {
     rig.completes(2);
     let waited = run(&mut rig, 3);
     assert_eq!(waited.queued(), Micros::from_secs(3));
-    assert!(at_once.kv > crate::units::KvByteMicros::ZERO);
+    assert!(at_once.kv > KvByteMicros::ZERO);
     assert_eq!((waited.kv, waited.usage), (at_once.kv, at_once.usage));
 }
 
