@@ -284,7 +284,7 @@ pub(super) const MODELS: &[Key] = &[
         "auto or number, 0..=256",
         Is("auto"),
         "The last of them, kept for tenants that have less than their share running; by itself 3% \
-         of them.",
+         of them, and for a while more, up to 12%, where such a tenant had to wait.",
     ),
     key(
         "models[].window.prefill",
