@@ -442,8 +442,8 @@ impl Gateway {
         pool.queue.policy() != Policy::Fifo && pool.queue.holding(request.tenant).running > share
     }
 
-    /// Whether a request that goes to a replica now found no room though its tenant has no more than
-    /// its share, and has nothing else waiting that could have filled what was kept.
+    /// Whether a request that goes to a replica now found no room though its tenant has no more
+    /// than its share, and has nothing else waiting that could have filled what was kept.
     fn waited_for_room(&self, request: &crate::request::Request, now: Time) -> bool {
         let pool = &self.pools[position(request.model.get())];
         let slots = pool.standing[request.class.place()].slots;
