@@ -6,12 +6,12 @@
 
 mod view;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{Notify, mpsc, watch};
-use tollgate_engine::{Delta, Engine, Gauges as EngineGauges, Job, Output};
-use tollgate_policy::gateway::{Config, Dispatch, Effect, Event, Gateway, Gauges, Quota};
+use tollgate_engine::{Delta, Engine, Gauges as EngineGauges, Job, Output, Progress};
+use tollgate_policy::gateway::{Config, Dispatch, Effect, Event, Gateway, Gauges, Quota, Served};
 use tollgate_policy::ids::{ReplicaId, RequestId, TenantId};
 use tollgate_policy::outcome::{EngineEnding, Failure, FinishReason};
 use tollgate_policy::request::Arrival;
@@ -46,6 +46,8 @@ struct State {
     gateway: Gateway,
     requests: HashMap<RequestId, Open>,
     engines: Vec<Option<Engine>>,
+    /// Replicas whose engine did not come back from a step.
+    given_up: BTreeSet<ReplicaId>,
     next_id: u64,
     /// When the timer is set to.
     armed: Option<Time>,
@@ -56,6 +58,8 @@ struct State {
 struct Open {
     letters: mpsc::Sender<Letter>,
     work: Work,
+    /// What an engine here computed of it, as told step by step.
+    served: Usage,
 }
 
 /// What is to be done for a request.
@@ -63,20 +67,22 @@ struct Open {
 enum Work {
     /// An engine here gets this.
     Draft(Box<Draft>),
-    /// An engine here has it.
-    Given,
+    /// The engine here of this replica has it.
+    Given(ReplicaId),
     /// Its handler asks an engine in another process.
     Elsewhere,
 }
 
 /// A job but for what only its dispatch can say.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Draft {
     pub(crate) prompts: Vec<Vec<tollgate_engine::Token>>,
     /// Answers to each prompt.
     pub(crate) choices: u32,
     pub(crate) sampling: tollgate_engine::Sampling,
     pub(crate) stop: tollgate_engine::Stop,
+    /// Control tokens that are shown, and as what.
+    pub(crate) spelled: Vec<(tollgate_engine::Token, String)>,
     pub(crate) echo: bool,
 }
 
@@ -101,6 +107,7 @@ impl Desk {
             gateway: Gateway::new(config),
             requests: HashMap::new(),
             engines,
+            given_up: BTreeSet::new(),
             next_id: 0,
             armed: None,
         };
@@ -157,7 +164,13 @@ impl Desk {
         letters_max: usize,
     ) -> InFlight {
         let (letters, inbox) = mpsc::channel(letters_max);
-        state.requests.insert(arrival.id, Open { letters, work });
+        let served = Usage::default();
+        let open = Open {
+            letters,
+            work,
+            served,
+        };
+        state.requests.insert(arrival.id, open);
         self.run(state, Event::Arrived(arrival));
         InFlight::new(arrival.id, Arc::clone(self), inbox)
     }
@@ -185,6 +198,7 @@ impl Desk {
         let mut state = self.lock();
         let slot = slot(replica);
         state.engines[slot] = Some(engine);
+        state.given_up.remove(&replica);
         self.run(&mut state, Event::ReplicaUp { replica, capacity });
     }
 
@@ -197,6 +211,45 @@ impl Desk {
     /// Takes an engine away, to be stopped.
     pub(crate) fn detach(&self, replica: ReplicaId) -> Option<Engine> {
         self.lock().engines[slot(replica)].take()
+    }
+
+    /// Keeps an engine that can't be replaced yet.
+    pub(crate) fn put_back(&self, replica: ReplicaId, engine: Engine) {
+        self.lock().engines[slot(replica)] = Some(engine);
+    }
+
+    /// How far the thread of an engine is; `None` where there is none.
+    pub(crate) fn progress(&self, replica: ReplicaId) -> Option<Progress> {
+        let state = self.lock();
+        state.engines[slot(replica)].as_ref().map(Engine::progress)
+    }
+
+    /// Whether its engine did not come back from a step.
+    pub(crate) fn was_given_up(&self, replica: ReplicaId) -> bool {
+        self.lock().given_up.contains(&replica)
+    }
+
+    /// Ends all that an engine has, in its place: it is stuck in a step and says nothing more. What
+    /// it made so far is charged.
+    pub(crate) fn give_up(&self, replica: ReplicaId) {
+        let mut state = self.lock();
+        if let Some(engine) = &state.engines[slot(replica)] {
+            engine.give_up();
+        }
+        state.given_up.insert(replica);
+        let mut theirs: Vec<_> = state
+            .requests
+            .iter()
+            .filter(|(_, open)| matches!(open.work, Work::Given(its) if its == replica))
+            .map(|(id, open)| (*id, open.served))
+            .collect();
+        theirs.sort_unstable_by_key(|(id, _)| *id);
+        self.run(&mut state, Event::ReplicaDown { replica });
+        for (id, usage) in theirs {
+            let ending = EngineEnding::Failed(Failure::Engine);
+            state.tell(id, Letter::Ended(ending, usage));
+            self.run(&mut state, Event::EngineEnded { id, ending, usage });
+        }
     }
 
     pub(crate) fn tenant_named_by_header(&self, name: &str) -> TenantId {
@@ -285,6 +338,9 @@ impl Desk {
 
     /// Gives the policy one fact, and carries out all it orders.
     fn run(&self, state: &mut State, event: Event) {
+        if let Event::Stepped { served, .. } = &event {
+            state.note(served);
+        }
         let mut facts = VecDeque::from([event]);
         while let Some(fact) = facts.pop_front() {
             state.gateway.handle(fact, self.clock.now());
@@ -362,7 +418,8 @@ impl State {
         if matches!(open.work, Work::Elsewhere) {
             return None;
         }
-        let Work::Draft(draft) = std::mem::replace(&mut open.work, Work::Given) else {
+        let Work::Draft(draft) = std::mem::replace(&mut open.work, Work::Given(dispatch.replica))
+        else {
             return Some(failed);
         };
         let job = Job {
@@ -375,6 +432,7 @@ impl State {
             max_output: dispatch.output_max,
             sampling: draft.sampling,
             stop: draft.stop,
+            spelled: draft.spelled,
             echo: draft.echo,
             output: Box::new(Pen(open.letters.clone())),
         };
@@ -392,6 +450,15 @@ impl State {
         Service::new(self.gateway.attained(id).get() / weight)
     }
 
+    fn note(&mut self, served: &[Served]) {
+        for one in served {
+            if let Some(open) = self.requests.get_mut(&one.id) {
+                open.served.prompt += one.prompt;
+                open.served.output += one.output;
+            }
+        }
+    }
+
     fn tell(&self, id: RequestId, letter: Letter) {
         if let Some(open) = self.requests.get(&id) {
             // Err: the handler is gone, and has said so; or full, which the bound rules out.
@@ -407,6 +474,10 @@ impl Output for Pen {
     fn delta(&mut self, delta: Delta) {
         // Err: the client is gone, and the cancel on its way.
         let _ = self.0.try_send(Letter::Delta(delta));
+    }
+
+    fn vector(&mut self, choice: u32, vector: Vec<f32>) {
+        let _ = self.0.try_send(Letter::Vector(choice, vector));
     }
 
     fn finished(&mut self, choice: u32, reason: FinishReason) {

@@ -7,6 +7,7 @@ mod admin;
 mod answer;
 mod app;
 mod books;
+mod calls;
 mod clock;
 pub mod config;
 mod desk;

@@ -186,6 +186,8 @@ impl Server {
             server.watch(plan);
         }
         let fleet = Arc::new(Fleet::new(plans, models));
+        let watchdog = replicas::watch(Arc::clone(&fleet), Arc::downgrade(&server.desk));
+        server.run("watchdog", watchdog);
         let supervisor = replicas::supervise(fleet, Arc::downgrade(&server.desk), starts);
         server.run("replicas", supervisor);
         for id in (0..server.replicas).filter_map(|n| u32::try_from(n).ok()) {

@@ -375,6 +375,7 @@ impl Opened {
                 Some(
                     Letter::Dispatched(_)
                     | Letter::Delta(_)
+                    | Letter::Vector(..)
                     | Letter::Finished(..)
                     | Letter::Ended(..),
                 )

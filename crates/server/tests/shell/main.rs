@@ -23,5 +23,8 @@ mod metrics;
 mod models;
 mod refusals;
 mod start;
+mod stuck;
 mod texts;
+mod tools;
+mod vectors;
 mod waiting;

@@ -14,7 +14,7 @@ fn only(path: &str, value: &str) -> String {
             (["models[]"], "stream") if parts.ends_with(&["idle"]) => remote,
             (["models[]"], "replicas[]") if parts.ends_with(&["url"]) => "name: m, engine: vllm, ",
             (["models[]"], "name") => "engine: fake, ",
-            (["models[]"], "path" | "threads") => "name: m, engine: embedded, ",
+            (["models[]"], "path" | "threads" | "pooling") => "name: m, engine: embedded, ",
             (["models[]"], "engine") => "name: m, path: m, ",
             (["models[]"], _) => "name: m, engine: fake, ",
             (["tenants[]"], "name") => "",
