@@ -175,14 +175,15 @@ pub(super) fn client(
     }
 }
 
-/// Bytes of text in the whole events of a stream.
+/// Bytes of text in the whole events of a stream. What stands for a character that was cut off at
+/// the end is one: its token was one byte of it.
 fn content(answer: &[u8]) -> u64 {
     let text = String::from_utf8_lossy(answer);
     let events = text.lines().filter_map(|line| line.strip_prefix("data: "));
     let events = events.filter_map(|data| serde_json::from_str::<Value>(data).ok());
     let bytes = events.filter_map(|event| {
-        let text = event["choices"][0]["delta"]["content"].as_str()?.len();
-        u64::try_from(text).ok()
+        let text = event["choices"][0]["delta"]["content"].as_str()?;
+        u64::try_from(text.replace('\u{fffd}', "?").len()).ok()
     });
     bytes.sum()
 }
