@@ -6,6 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 use serde_json::json;
 use tokio::sync::Semaphore;
+use tokio::task::JoinSet;
 
 use crate::engine::{DONE, END, Engine, FIN, STREAM, chunk, delta, json, usage, whole};
 use crate::support::chat::{say, stream};
@@ -103,9 +104,10 @@ async fn a_client_whose_link_was_cut_before_the_answer_has_it_made_and_paid_once
     drop(cut);
     let address = rig.address();
     let again = request.clone();
-    let joined = tokio::spawn(async move { again.send(address).await });
+    let mut joined = JoinSet::new();
+    joined.spawn(async move { again.send(address).await });
     go.add_permits(1);
-    let joined = joined.await.unwrap();
+    let joined = joined.join_next().await.unwrap().unwrap();
     assert_eq!(joined.status(), 200, "{}", joined.text());
     assert!(joined.text().contains("late"));
     assert_eq!(how(&rig.send(&request).await), "replayed");
@@ -183,17 +185,16 @@ async fn a_long_answer_in_the_making_is_read_by_all_who_asked_for_it() {
     let rig = engine.rig("").await;
     let request = keyed(stream(json!({})));
     let address = rig.address();
-    let readers: Vec<_> = (0..4)
-        .map(|_| {
-            let request = request.clone();
-            tokio::spawn(async move { request.send(address).await })
-        })
-        .collect();
+    let mut readers = JoinSet::new();
+    for _ in 0..4 {
+        let request = request.clone();
+        readers.spawn(async move { request.send(address).await });
+    }
     engine.until_seen(1).await;
     go.add_permits(1);
     let mut texts = Vec::new();
-    for reader in readers {
-        let answer = reader.await.unwrap();
+    while let Some(answer) = readers.join_next().await {
+        let answer = answer.unwrap();
         assert_eq!(answer.status(), 200);
         texts.push(answer.text().to_owned());
     }

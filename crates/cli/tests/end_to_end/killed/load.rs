@@ -148,7 +148,7 @@ impl Chance {
             _ => 200 + self.below(200),
         };
         let key = usize::try_from(self.below(u64::try_from(keys.len()).unwrap())).unwrap();
-        let stays = kind < 11 || kind >= 14;
+        let stays = !(11..14).contains(&kind);
         Ask {
             key: keys[key].to_owned(),
             tokens,
