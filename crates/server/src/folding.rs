@@ -75,7 +75,7 @@ impl Folding {
         Ok(counted)
     }
 
-    /// Folds a batch; how many of its requests were counted, or `None` where there was nothing left.
+    /// Folds a batch; how many of its requests were counted. `None`: there was nothing left.
     ///
     /// # Errors
     /// [`FoldError`]; another try goes on where this one stopped.

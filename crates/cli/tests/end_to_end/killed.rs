@@ -26,8 +26,7 @@ use crate::ledger::rows;
 use crate::process::{Server, run, serve, tollgate};
 
 /// One model of the engine in the process.
-const FAKE: &str = "\
-  - name: m
+const FAKE: &str = "  - name: m
     engine: fake
     max_sequences: 64
     fake: { step: 1ms, per_sequence: 0us, prefill_tokens_per_second: 1000000 }

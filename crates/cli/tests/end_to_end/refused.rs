@@ -119,9 +119,9 @@ tenants:
         let said = format!("{}{}", ended.stdout, ended.stderr);
         for (place, what) in [
             ("3:30", "prices[0].prompt is -1"),
-            ("3:53", "prices[1].from is 2026-13-01"),
+            ("3:54", "prices[1].from is 2026-13-01"),
             ("6:20", "tenants[0].budget.usd is -5"),
-            ("6:39", "tenants[0].budget.zone is Europe/Atlantis"),
+            ("6:40", "tenants[0].budget.zone is Europe/Atlantis"),
             ("8:28", "tenants[1].budget.per is week"),
         ] {
             assert!(

@@ -29,7 +29,8 @@ const SHAPE_LOCK: i64 = 0x746f_6c6c_6761_7465;
 
 /// A connection to a server.
 pub(super) struct Postgres {
-    client: Client,
+    /// Until it is dropped.
+    client: Option<Client>,
     statements: HashMap<String, Statement>,
 }
 
@@ -62,18 +63,35 @@ impl Postgres {
              SET client_min_messages TO warning"
         ))?;
         Ok(Self {
-            client,
+            client: Some(client),
             statements: HashMap::new(),
         })
+    }
+
+    fn client(&mut self) -> Result<&mut Client, Failure> {
+        let client = self.client.as_mut();
+        client.ok_or_else(|| Failure::told("the connection is closed"))
     }
 
     fn statement(&mut self, sql: &str) -> Result<Statement, Failure> {
         if let Some(known) = self.statements.get(sql) {
             return Ok(known.clone());
         }
-        let prepared = self.client.prepare(sql)?;
+        let prepared = self.client()?.prepare(sql)?;
         self.statements.insert(sql.to_owned(), prepared.clone());
         Ok(prepared)
+    }
+}
+
+impl Drop for Postgres {
+    /// The client says goodbye to its server and waits for that, which no thread of a runtime may.
+    fn drop(&mut self) {
+        let client = self.client.take();
+        if tokio::runtime::Handle::try_current().is_ok() {
+            let ending = std::thread::Builder::new().name("store-end".to_owned());
+            // Err: no thread, and then the client stays until the process ends.
+            let _ = ending.spawn(move || drop(client));
+        }
     }
 }
 
@@ -108,17 +126,17 @@ impl Database for Postgres {
     }
 
     fn batch(&mut self, sql: &str) -> Result<(), Failure> {
-        Ok(self.client.batch_execute(sql)?)
+        Ok(self.client()?.batch_execute(sql)?)
     }
 
     fn execute(&mut self, sql: &str, values: &[Value]) -> Result<u64, Failure> {
         let statement = self.statement(sql)?;
-        Ok(self.client.execute(&statement, &borrowed(values))?)
+        Ok(self.client()?.execute(&statement, &borrowed(values))?)
     }
 
     fn query(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Failure> {
         let statement = self.statement(sql)?;
-        let found = self.client.query(&statement, &borrowed(values))?;
+        let found = self.client()?.query(&statement, &borrowed(values))?;
         let row = |row: &postgres::Row| {
             let each = (0..row.len()).map(|column| row.try_get::<_, Value>(column));
             each.collect::<Result<_, _>>().map(Row)

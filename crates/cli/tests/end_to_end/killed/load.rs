@@ -55,7 +55,7 @@ impl Ask {
         }
     }
 
-    /// Sends it. Err: the status and the reason of a refusal, or none of both where nobody answered.
+    /// Sends it. Err: the status and the reason of a refusal, or neither where nobody answered.
     pub(super) fn send(&self, address: &str) -> Result<Seen, Option<(u16, String)>> {
         let sent = now();
         let mut stream = TcpStream::connect(address).map_err(|_| None)?;
