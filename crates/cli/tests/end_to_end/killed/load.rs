@@ -17,8 +17,10 @@ pub(super) struct Seen {
     pub(super) name: String,
     pub(super) ask: Ask,
     pub(super) sent: Instant,
-    /// When the end of its answer was read, if it was, and the answer.
-    pub(super) whole: Option<(Instant, String)>,
+    /// When the end of its answer was read, if it was.
+    pub(super) whole: Option<Instant>,
+    /// The answer, where it may be asked for again.
+    pub(super) body: String,
     /// Bytes of answer that were read, of a stream.
     pub(super) read: u64,
     /// What the answer says of itself, where it was not streamed.
@@ -93,7 +95,12 @@ impl Ask {
             name: answer.header("x-request-id").ok_or(None)?.to_owned(),
             ask: self.clone(),
             sent,
-            whole: whole.then(|| (now(), answer.body.clone())),
+            whole: whole.then(now),
+            body: if self.idempotency.is_some() {
+                answer.body.clone()
+            } else {
+                String::new()
+            },
             read: if self.streamed { content(got) } else { 0 },
             said,
             how: answer.header("x-tollgate-idempotency").map(str::to_owned),
