@@ -493,7 +493,7 @@ impl State {
             id,
             tenant: dispatch.tenant,
             served,
-            paced: dispatch.over_share,
+            haste: dispatch.haste,
             prompts: draft.prompts,
             choices: draft.choices,
             max_output: dispatch.output_max,
