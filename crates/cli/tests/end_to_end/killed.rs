@@ -40,8 +40,10 @@ prices: [{ model: m, prompt: 0, output: 1000 }]
 
 const NANO_USD_A_TOKEN: u64 = 1_000_000;
 
-/// Clients at a time, of which each has one request in flight.
+/// Clients at a time, of which each has one request in flight: in a test run, and where more kills
+/// are asked for, which is when a hundred requests a second are due.
 const CLIENTS: u64 = 10;
+const CLIENTS_MANY: u64 = 40;
 
 /// Kills in a test run.
 const CYCLES: u64 = 3;
@@ -174,7 +176,12 @@ impl World {
         );
         let mut chance = Chance(seed);
         let began = now();
-        let clients: Vec<_> = (0..CLIENTS)
+        let clients = if std::env::var_os("KILL_CYCLES").is_some() {
+            CLIENTS_MANY
+        } else {
+            CLIENTS
+        };
+        let clients: Vec<_> = (0..clients)
             .map(|n| {
                 let (log, stop) = (Arc::clone(&log), Arc::clone(&stop));
                 let (address, chance) = (server.address.clone(), Chance(seed * 1_000 + n + 1));
