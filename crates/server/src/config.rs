@@ -46,7 +46,7 @@ pub use self::network::Network;
 pub use self::problem::Problem;
 pub(crate) use self::quantity::thousandths;
 pub(crate) use self::remote::Reach;
-pub use self::remote::{Address, RemoteConfig, RemoteKind, Secret};
+pub use self::remote::{Address, RemoteConfig, RemoteKind, Secret, Speaks};
 pub use self::server::{MetricsReaders, ServerConfig};
 pub use self::store::{ServerUrl, StoreConfig};
 pub use self::tenants::{ANONYMOUS, Tenants};

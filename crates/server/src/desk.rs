@@ -7,6 +7,7 @@
 mod view;
 
 use std::collections::{HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{Notify, mpsc, watch};
@@ -36,6 +37,8 @@ const LETTERS_BESIDE_TEXT: usize = 16;
 pub(crate) struct Desk {
     clock: Clock,
     state: Mutex<State>,
+    /// The number of the last request.
+    last_id: AtomicU64,
     books: Books,
     /// The timer waits on it for an earlier wake.
     sooner: Notify,
@@ -61,7 +64,8 @@ struct State {
     gateway: Gateway,
     requests: HashMap<RequestId, Open>,
     engines: Vec<Option<Engine>>,
-    next_id: u64,
+    /// What was last said of it.
+    ready: bool,
     /// When the timer is set to.
     armed: Option<Time>,
 }
@@ -116,12 +120,13 @@ impl Desk {
             gateway: Gateway::new(config),
             requests: HashMap::new(),
             engines,
-            next_id: 0,
+            ready: false,
             armed: None,
         };
         let desk = Self {
             clock,
             state: Mutex::new(state),
+            last_id: AtomicU64::new(0),
             books,
             sooner: Notify::new(),
             tasks,
@@ -141,9 +146,7 @@ impl Desk {
 
     /// A name for a request that is just being received.
     pub(crate) fn next_id(&self) -> RequestId {
-        let mut state = self.lock();
-        state.next_id += 1;
-        RequestId::new(state.next_id)
+        RequestId::new(self.last_id.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// Hands in a request, and returns its handler's end of it. The first letter says what becomes
@@ -324,8 +327,8 @@ impl Desk {
 
     /// Gives the policy one fact, and carries out all it orders.
     fn run(&self, state: &mut State, event: Event) {
-        let mut facts = VecDeque::from([event]);
-        while let Some(fact) = facts.pop_front() {
+        let (mut first, mut facts) = (Some(event), VecDeque::new());
+        while let Some(fact) = first.take().or_else(|| facts.pop_front()) {
             state.gateway.handle(fact, self.clock.now());
             while let Some(effect) = state.gateway.poll_effect() {
                 if let Some(consequence) = self.carry_out(state, effect) {
@@ -333,10 +336,10 @@ impl Desk {
                 }
             }
         }
-        self.ready.send_if_modified(|ready| {
-            let now = state.gateway.is_ready();
-            std::mem::replace(ready, now) != now
-        });
+        let ready = state.gateway.is_ready();
+        if std::mem::replace(&mut state.ready, ready) != ready {
+            self.ready.send_replace(ready);
+        }
         let wake = state.gateway.next_wake();
         if wake.is_some_and(|at| state.armed.is_none_or(|armed| at < armed)) {
             self.sooner.notify_one();
@@ -350,7 +353,7 @@ impl Desk {
                 self.note_start(state, &dispatch);
                 return state.dispatch(dispatch);
             }
-            Effect::Refuse(refusal) => state.tell(refusal.id, Letter::Refused(refusal)),
+            Effect::Refuse(refusal) => state.tell(refusal.id, Letter::Refused(Box::new(refusal))),
             Effect::Cancel {
                 id,
                 replica,
@@ -411,7 +414,7 @@ impl State {
             ending: EngineEnding::Failed(Failure::Engine),
             usage: Usage::default(),
         };
-        self.tell(id, Letter::Dispatched(dispatch));
+        self.tell(id, Letter::Dispatched(Box::new(dispatch)));
         let served = self.served_by_weight(dispatch.tenant);
         let Some(open) = self.requests.get_mut(&id) else {
             return Some(failed);

@@ -107,10 +107,15 @@ fn start(hash: &KeyHash) -> [u8; 8] {
     [a, b, c, d, e, f, g, h]
 }
 
-/// A caller that is not let in. It says nothing of why: unknown, revoked and malformed look the
-/// same.
+/// Why a caller is not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unknown;
+pub(crate) enum Unknown {
+    /// It has no key that is good. No more is said of why: unknown, revoked and malformed look the
+    /// same.
+    Key,
+    /// It is trusted to name a tenant, and names none.
+    Tenant,
+}
 
 impl Identity {
     pub(crate) fn new(rules: config::Identity, keys: KeyRing) -> Self {
@@ -133,7 +138,7 @@ impl Identity {
             }
             // Clients can't be made to send no key, so where there are none, any will do.
             if !anonymous || !self.keys.0.is_empty() {
-                return Err(Unknown);
+                return Err(Unknown::Key);
             }
         }
         let mut names = headers.get_all(TENANT).iter();
@@ -142,13 +147,13 @@ impl Identity {
         {
             // Two of them come of a proxy that adds to what a client sent: neither can be believed.
             if names.next().is_some() {
-                return Err(Unknown);
+                return Err(Unknown::Tenant);
             }
-            let name = name.to_str().map_err(|_| Unknown)?;
+            let name = name.to_str().map_err(|_| Unknown::Tenant)?;
             return if is_name(name) {
                 Ok(Caller::tenant(desk.tenant_named_by_header(name)))
             } else {
-                Err(Unknown)
+                Err(Unknown::Tenant)
             };
         }
         if anonymous {
@@ -156,7 +161,7 @@ impl Identity {
                 desk.tenant_named_by_header(config::ANONYMOUS),
             ))
         } else {
-            Err(Unknown)
+            Err(Unknown::Key)
         }
     }
 }

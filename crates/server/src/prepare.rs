@@ -7,7 +7,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::request::Parts;
 use bytes::Bytes;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use tollgate_engine::{ChatMessage, Sampling, Stop, TemplateError, Token};
 use tollgate_policy::ids::ModelId;
 use tollgate_policy::outcome::Rejection;
@@ -21,7 +21,7 @@ use tollgate_wire::{
 use crate::app::{App, EngineModel, Made, ServedModel, Turned, Visit};
 use crate::desk::Draft;
 use crate::idempotent::Repeat;
-use crate::identity::Caller;
+use crate::identity::{Caller, Unknown};
 use crate::receive::receive;
 use crate::upstream::relay::Passage;
 use crate::upstream::{RemoteModel, headers};
@@ -171,13 +171,24 @@ pub(crate) fn identify(app: &App, visit: &Visit, parts: &Parts) -> Result<Caller
     app.callers()
         .identity
         .who(&parts.headers, visit.peer, &app.desk)
-        .map_err(|_| {
-            let how = "no valid API key was given; send one as `Authorization: Bearer KEY`";
-            Turned::new(Rejection::BadKey, how)
+        .map_err(|unknown| match unknown {
+            Unknown::Key => {
+                let how = "no valid API key was given; send one as `Authorization: Bearer KEY`";
+                Turned::new(Rejection::BadKey, how)
+            }
+            Unknown::Tenant => {
+                let how = "X-Tenant-ID names no tenant; send it once, as 1 to 64 of `A-Za-z0-9._-`";
+                Turned::new(Rejection::BadRequest, how).param("X-Tenant-ID")
+            }
         })
 }
 
 fn check_media_type(parts: &Parts) -> Result<(), Turned> {
+    let coded = |coding: &HeaderValue| !coding.as_bytes().eq_ignore_ascii_case(b"identity");
+    if parts.headers.get_all(CONTENT_ENCODING).iter().any(coded) {
+        let how = "the body must be plain JSON; send it without `Content-Encoding`";
+        return Err(Turned::new(Rejection::WrongMediaType, how));
+    }
     let Some(value) = parts.headers.get(CONTENT_TYPE) else {
         return Ok(());
     };

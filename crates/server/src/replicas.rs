@@ -26,10 +26,6 @@ use crate::roster::Member;
 /// The KV pool of a model whose configuration names none: half a GiB, so that a laptop stays one.
 const KV_DEFAULT: KvBytes = KvBytes::new(512 << 20);
 
-/// KV memory of one token of a model that nobody here sees: that of one with 8B parameters and
-/// grouped heads, in 16 bits.
-const KV_PER_TOKEN_ELSEWHERE: KvBytes = KvBytes::new(128 << 10);
-
 /// Sequence ids that llama.cpp has at most (`LLAMA_MAX_SEQ` in llama-cparams.h).
 const SEQUENCE_IDS_MAX: u32 = 256;
 
@@ -88,7 +84,7 @@ impl Plan {
     pub(crate) fn kv_per_token(&self) -> KvBytes {
         match self {
             Self::Built(blueprint) => blueprint.kv_per_token(),
-            Self::Remote(_) => KV_PER_TOKEN_ELSEWHERE,
+            Self::Remote(member) => member.model.config.kv_per_token,
         }
     }
 }

@@ -38,7 +38,15 @@ pub(super) const PROCESS: &[Key] = &[
         "server.read_timeout",
         "duration, 1s..=10m",
         Is("30s"),
-        "How long a request's body may take to arrive; its head has 30 s.",
+        "How long a request's head may take to arrive, and then its body; a connection that is idle \
+         for as long is closed.",
+    ),
+    key(
+        "server.threads",
+        "number, 1..=1024",
+        Means("half of the cores, at least one"),
+        "Threads that carry requests. Engines of this process have threads of their own, and each \
+         of these costs the others some of its time to wake it.",
     ),
     key(
         "ledger.on_failure",
