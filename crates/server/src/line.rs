@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 
-use hyper::rt::{Read, ReadBufCursor, Write};
+use bytes::BytesMut;
+use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use tokio::time::Sleep;
 use tollgate_policy::gateway::Event;
 use tollgate_policy::ids::RequestId;
@@ -49,6 +50,9 @@ pub(crate) struct Line {
     /// Whether the client may still be sending what it was refused for.
     lingers: AtomicBool,
 }
+
+/// Bytes of further requests that are read while one is answered.
+const AHEAD_MAX: usize = 16 * 1024;
 
 const NEVER: u64 = u64::MAX;
 const NOBODY: u64 = u64::MAX;
@@ -145,6 +149,10 @@ pub(crate) struct FencedIo<T> {
     stuck: Option<Stuck>,
     /// What is left to be written in the place of a bare answer of the HTTP layer.
     instead: Vec<u8>,
+    /// Whether the HTTP layer waits for what comes next.
+    listens: bool,
+    /// What has come while it does not.
+    ahead: BytesMut,
     ending: Ending,
 }
 
@@ -172,6 +180,8 @@ impl<T> FencedIo<T> {
             clock: desk.clock(),
             stuck: None,
             instead: Vec::new(),
+            listens: false,
+            ahead: BytesMut::new(),
             ending: Ending::No,
         }
     }
@@ -230,15 +240,51 @@ impl<T: Read + Unpin> Read for FencedIo<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        buf: ReadBufCursor<'_>,
+        mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
+        if !this.ahead.is_empty() {
+            let count = this.ahead.len().min(buf.remaining());
+            buf.put_slice(&this.ahead.split_to(count));
+            this.heard();
+            return Poll::Ready(Ok(()));
+        }
         let read = Pin::new(&mut this.io).poll_read(cx, buf);
-        if read.is_ready() {
-            // Whatever it is, nobody answers it yet.
-            this.line.answering.store(false, Ordering::Relaxed);
+        match read {
+            Poll::Ready(_) => this.heard(),
+            Poll::Pending => this.listens = true,
         }
         read
+    }
+}
+
+impl<T: Read + Unpin> FencedIo<T> {
+    /// Something has come: whatever it is, nobody answers it yet.
+    fn heard(&mut self) {
+        self.listens = false;
+        self.line.answering.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether what the client sends is read by nobody, though its request is being answered.
+    fn nobody_listens(&self) -> bool {
+        let answering = self.line.answering.load(Ordering::Relaxed);
+        !self.listens && answering && !self.line.lingers.load(Ordering::Relaxed)
+    }
+
+    /// Looks for the end of what the client sends while nobody else does: the HTTP layer stops
+    /// reading once it has bytes of a further request, and would not see that nobody waits for the
+    /// first.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut room = [0; 1024];
+        while self.ahead.len() < AHEAD_MAX {
+            let mut buffer = ReadBuf::new(&mut room);
+            let read = Pin::new(&mut self.io).poll_read(cx, buffer.unfilled());
+            if ready!(read).is_err() || buffer.filled().is_empty() {
+                return Poll::Ready(());
+            }
+            self.ahead.extend_from_slice(buffer.filled());
+        }
+        Poll::Pending
     }
 }
 
@@ -271,6 +317,7 @@ impl<T: Write + Unpin> FencedIo<T> {
     }
 }
 
+/// Not vectored: a head and a small body behind it cost less as a copy than as two parts.
 impl<T: Read + Write + Unpin> Write for FencedIo<T> {
     fn poll_write(
         self: Pin<&mut Self>,
@@ -291,6 +338,9 @@ impl<T: Read + Write + Unpin> Write for FencedIo<T> {
         if let Poll::Ready(Ok(())) = flushed {
             this.line.flushed();
         }
+        if this.nobody_listens() && this.poll_gone(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         flushed
     }
 
@@ -307,25 +357,6 @@ impl<T: Read + Write + Unpin> Write for FencedIo<T> {
             Ending::Lingering(linger) => linger.poll(&mut this.io, cx),
             Ending::No => Poll::Ready(Ok(())),
         }
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        if let [only] = bufs
-            && let Some(wrote) = ready!(this.poll_worded(only, cx))
-        {
-            return Poll::Ready(wrote);
-        }
-        let wrote = Pin::new(&mut this.io).poll_write_vectored(cx, bufs);
-        this.wrote(wrote, cx)
     }
 }
 

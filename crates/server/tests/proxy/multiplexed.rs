@@ -197,8 +197,10 @@ async fn a_stream_comes_through_and_its_bytes_are_the_engines() {
 async fn a_stream_that_is_reset_behind_its_first_token_ends_with_an_error() {
     let engine = Engine::start(Mood::BreaksOff, 100).await;
     let rig = engine.rig().await;
-    let told = Stream::begin(rig.address(), &stream(json!({}))).await;
-    let told = told.rest().await;
+    let mut begun = Stream::begin(rig.address(), &stream(json!({}))).await;
+    begun.read_texts(1).await;
+    engine.counts.go.notify_one();
+    let told = begun.rest().await;
     assert!(
         told.error.is_some() && !told.done && !told.whole,
         "{told:?}"
