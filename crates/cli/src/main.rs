@@ -26,11 +26,6 @@ use tollgate_bench::args::ReportArgs;
 use tollgate_server::keeper;
 use tollgate_server::process::KEEPER_VERB;
 
-/// A request is some hundred small pieces of memory, which the system's own allocator takes several
-/// times as long for.
-#[global_allocator]
-static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
-
 /// Many tenants, one set of language-model engines: fair shares, kept promises, exact bills.
 #[derive(Debug, Parser)]
 #[command(name = "tollgate", version, after_help = EXAMPLES)]

@@ -5,6 +5,7 @@
 use tollgate_policy::engine::Gauges;
 use tollgate_policy::ids::{RequestId, TenantId};
 use tollgate_policy::outcome::{EngineEnding, FinishReason};
+use tollgate_policy::pace::Haste;
 pub use tollgate_policy::prefix::Token;
 use tollgate_policy::units::{Service, Tokens};
 use tollgate_policy::usage::Usage;
@@ -17,8 +18,8 @@ pub struct Job {
     pub tenant: TenantId,
     /// What its tenant was served so far, by weight: who had most gives way first.
     pub served: Service,
-    /// Whether its prompt may be computed no faster than prompts come: its tenant has its share.
-    pub paced: bool,
+    /// How soon its prompt may be computed.
+    pub haste: Haste,
     /// What to continue: at least one prompt, each of at least one token.
     pub prompts: Vec<Vec<Token>>,
     /// How many answers to make of each prompt; at least one. The n-th answer to the m-th prompt is
@@ -30,6 +31,9 @@ pub struct Job {
     pub sampling: Sampling,
     /// When a text ends, besides at the model's own end of a turn.
     pub stop: Stop,
+    /// Control tokens that are shown in the text, and as what: markers that mean something to
+    /// whoever reads it.
+    pub spelled: Vec<(Token, String)>,
     /// Whether each text begins with its prompt.
     pub echo: bool,
     /// Where the text goes.
@@ -150,6 +154,9 @@ impl Sampling {
 pub trait Output: Send {
     /// More text; never empty.
     fn delta(&mut self, delta: Delta);
+
+    /// The vector of a prompt, where the model makes vectors; before its choice is finished.
+    fn vector(&mut self, choice: u32, vector: Vec<f32>);
 
     /// One choice is over, and gets no more text.
     fn finished(&mut self, choice: u32, reason: FinishReason);

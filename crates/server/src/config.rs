@@ -16,12 +16,14 @@ mod ledger;
 mod models;
 mod nearest;
 mod network;
+mod prefixes;
 mod problem;
 mod quantity;
 pub mod reference;
 mod remote;
 mod server;
 mod store;
+mod stuck;
 mod tenants;
 mod tree;
 mod window;
@@ -43,12 +45,14 @@ pub use self::models::{
     EngineConfig, FakeConfig, ModelConfig, Models, QueueConfig, ReplicaConfig, ScheduleConfig,
 };
 pub use self::network::Network;
+pub use self::prefixes::{Published, PublishedForm, PublishedText};
 pub use self::problem::Problem;
 pub(crate) use self::quantity::thousandths;
 pub(crate) use self::remote::Reach;
 pub use self::remote::{Address, RemoteConfig, RemoteKind, Secret, Speaks};
 pub use self::server::{MetricsReaders, ServerConfig};
 pub use self::store::{ServerUrl, StoreConfig};
+pub use self::stuck::{Stuck, WhenStuck};
 pub use self::tenants::{ANONYMOUS, Tenants};
 
 use self::decode::{Cursor, Fields};

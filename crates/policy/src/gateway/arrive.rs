@@ -16,6 +16,7 @@ use crate::route::Affinity;
 use crate::tenant::Class;
 use crate::units::{KvByteMicros, Micros, NanoUsd, Time, Tokens};
 use crate::usage::Usage;
+use crate::window::Blocked;
 
 /// What a client is told to wait where nothing has been measured yet.
 const WAIT_GUESS: Micros = Micros::from_secs(1);
@@ -164,6 +165,8 @@ impl Gateway {
         } else {
             let ahead = pool.queue.ahead_of(arrival.tenant, waiting.weight);
             let ahead = pool.rate.time_for(ahead);
+            // Where nothing but prefill is in the way, it waits for prompts and not for answers.
+            let ahead = ahead.filter(|_| !self.waits_for_prefill(pool, &waiting));
             Machine::Busy {
                 ahead: ahead.max(self.loads_in(arrival.model, now)),
             }
@@ -176,6 +179,16 @@ impl Gateway {
         let first = pool.queue.is_empty() || pool.queue.policy() != Policy::Fifo;
         let holding = pool.queue.holding(waiting.tenant);
         first && pool.patient().is_none() && self.room(pool, waiting, holding).is_ok()
+    }
+
+    /// Whether there are places for a newcomer and all that wait, once their prompts can go.
+    fn waits_for_prefill(&self, pool: &Pool, waiting: &Waiting) -> bool {
+        let holding = pool.queue.holding(waiting.tenant);
+        let free = pool.standing[waiting.class.place()]
+            .slots
+            .saturating_sub(pool.running);
+        let places = usize::try_from(free).unwrap_or(usize::MAX);
+        pool.queue.len() < places && self.room(pool, waiting, holding) == Err(Blocked::Prefill)
     }
 
     fn enqueue(

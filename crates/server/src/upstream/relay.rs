@@ -414,6 +414,7 @@ impl Opened {
                 Some(
                     Letter::Dispatched(_)
                     | Letter::Delta(_)
+                    | Letter::Vector(..)
                     | Letter::Finished(..)
                     | Letter::Withdrawn
                     | Letter::Ended(..),

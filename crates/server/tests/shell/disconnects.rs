@@ -335,7 +335,7 @@ async fn requests_that_are_sent_ahead_are_answered_when_it_is_their_turn() {
     let request = crate::support::chat::chat(&hi_with(json!({"max_tokens": 50})));
     let mut connection = Connection::open(rig.address()).await;
     connection.send(&request.bytes()).await;
-    let health = crate::support::http::Request::get("/health").bytes();
+    let health = Request::get("/health").bytes();
     for _ in 0..3 {
         connection.send(&health).await;
     }
