@@ -3,8 +3,8 @@
 
     scripts/chaos.py TOLLGATE [SECONDS [RATE]]
 
-Each phase lasts SECONDS (20) under RATE (100) requests a second; in its second half the engine is well
-again. Prints a line of CSV for each: requests, those that came whole, those that broke off behind a
+Under RATE (100) requests a second the engine is unwell for SECONDS (20), and has 40 more to come back:
+a replica that failed again and again is tried after pauses of up to 30 s. Prints a line of CSV for each: requests, those that came whole, those that broke off behind a
 token, those that were lost before one, what the replica had in flight at most in the two seconds after
 its return beside the most that another had, and how long it took until it took work again. Exits 1
 where a request was lost before a token, or the replica was not back by the end of its phase.
@@ -198,10 +198,10 @@ def phases(bench):
 
 
 def run(bench, name, harm, heal, seconds, rate):
-    load = bench.load(seconds, rate)
-    time.sleep(seconds * 0.1)
+    load = bench.load(seconds + 42, rate)
+    time.sleep(2)
     harm()
-    time.sleep(seconds * 0.4)
+    time.sleep(seconds)
     heal()
     begun = time.monotonic()
     back, most = None, {0: 0, 1: 0, 2: 0}

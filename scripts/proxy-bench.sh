@@ -142,6 +142,11 @@ load() {
   "$tollgate" bench run --url "http://127.0.0.1:$1/v1" --model stub --tokenizer bytes --key '*=BENCH_KEY' \
     --rows "$work/rows" --drain 5s "${@:2}" > "$work/report" 2>&1 || { cat "$work/report" >&2; }
 }
+# Times to first tokens, in microseconds from the intended send.
+ttfts() {
+  awk -F, 'NR == 1 {for (i = 1; i <= NF; i++) at[$i] = i; next}
+    $at["first_token_us"] != "" {print $at["first_token_us"] - $at["intended_us"]}' "$work/rows"
+}
 # A column of the rows, by its name.
 column() {
   awk -F, -v name="$1" 'NR == 1 {for (i = 1; i <= NF; i++) if ($i == name) at = i; next} $at != "" {print $at}' "$work/rows"

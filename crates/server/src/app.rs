@@ -164,8 +164,8 @@ impl App {
         }
     }
 
-    /// Answers a request that was turned away, at once, and ends it. `unread` is what is left of its
-    /// body.
+    /// Answers a request that was turned away, at once, and ends it. `unread` is what is left of
+    /// its body.
     pub(crate) fn turn_away(
         &self,
         visit: &Visit,

@@ -154,8 +154,8 @@ pub(super) const MODELS: &[Key] = &[
         "models[].upstream.http2",
         "on or off",
         Is("off"),
-        "Whether engines are spoken to in HTTP/2, all requests over one connection to each: over TLS \
-         by ALPN, else without asking first. vLLM, llama-server and SGLang as they come speak \
+        "Whether engines are spoken to in HTTP/2, all requests over one connection to each: over \
+         TLS by ALPN, else without asking first. vLLM, llama-server and SGLang as they come speak \
          HTTP/1.1.",
     ),
     key(
@@ -189,8 +189,8 @@ pub(super) const MODELS: &[Key] = &[
         "models[].upstream.kv_per_token",
         "size, 64..=64MiB",
         Is("128KiB"),
-        "What a token takes of an engine's KV memory, for `kv_gib_seconds` of limits and ledger: two \
-         times layers, KV heads and head size, times the bytes of a number.",
+        "What a token takes of an engine's KV memory, for `kv_gib_seconds` of limits and ledger: \
+         two times layers, KV heads and head size, times the bytes of a number.",
     ),
     key(
         "models[].grammars",

@@ -38,8 +38,8 @@ pub(super) const PROCESS: &[Key] = &[
         "server.read_timeout",
         "duration, 1s..=10m",
         Is("30s"),
-        "How long a request's head may take to arrive, and then its body; a connection that is idle \
-         for as long is closed.",
+        "How long a request's head may take to arrive, and then its body; a connection that is \
+         idle for as long is closed.",
     ),
     key(
         "server.threads",
