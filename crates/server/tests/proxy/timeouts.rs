@@ -241,8 +241,9 @@ async fn the_first_token_is_the_first_text_whatever_comes_before_it() {
     ] {
         let event = |delta: &str| {
             format!(
-                "data: {{\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":7,\"model\":\
-                 \"qwen\",\"choices\":[{{\"index\":0,\"delta\":{delta},\"finish_reason\":null}}]}}\n\n"
+                "data: {{\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":7,\
+                 \"model\":\"qwen\",\"choices\":[{{\"index\":0,\"delta\":{delta},\
+                 \"finish_reason\":null}}]}}\n\n"
             )
         };
         let early = [
