@@ -47,14 +47,11 @@ pub(crate) fn serve(args: ServeArgs) -> ExitCode {
     code
 }
 
-/// Threads that carry requests. With one for each core, they, the engines and the clients of a
-/// small machine wake one another more than they work.
+/// Threads that carry requests.
 fn threads(config: &Config) -> usize {
-    let half = || {
-        let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
-        (cores / 2).max(1)
-    };
-    config.server.threads.map_or_else(half, NonZeroUsize::get)
+    let each_core = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let wanted = config.server.threads.map(NonZeroUsize::get);
+    wanted.unwrap_or_else(each_core)
 }
 
 /// The file's configuration, or the one that holds without a file; flags win over both.

@@ -26,7 +26,7 @@ pub struct ServerConfig {
     pub drain: Micros,
     /// How long a request may take to arrive, 1 s to 10 min.
     pub read_timeout: Micros,
-    /// Threads that carry requests, 1 to 1024; `None` is half of the cores.
+    /// Threads that carry requests, 1 to 1024; `None` is one for each core.
     pub threads: Option<NonZeroUsize>,
 }
 

@@ -44,9 +44,9 @@ pub(super) const PROCESS: &[Key] = &[
     key(
         "server.threads",
         "number, 1..=1024",
-        Means("half of the cores, at least one"),
-        "Threads that carry requests. Engines of this process have threads of their own, and each \
-         of these costs the others some of its time to wake it.",
+        Means("one for each core"),
+        "Threads that carry requests; engines of this process have threads of their own. Fewer \
+         take less of a CPU for each request, and more get on better beside other programs.",
     ),
     key(
         "ledger.on_failure",
