@@ -309,9 +309,10 @@ impl Desk {
         self.lock().served_by_weight(id)
     }
 
+    /// What this tenant has left over all models.
     pub(crate) fn quota(&self, id: TenantId) -> Quota {
         let now = self.clock.now();
-        self.lock().gateway.quota(id, now)
+        self.lock().gateway.quota(id, None, now)
     }
 
     pub(crate) fn is_ready(&self) -> bool {

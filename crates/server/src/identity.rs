@@ -23,6 +23,7 @@ const NAME_MAX: usize = 64;
 pub(crate) struct Identity {
     rules: config::Identity,
     keys: KeyRing,
+    known: Keys,
 }
 
 /// Whose each key is. Only hashes are kept, so there is nothing here to leak. They are found by
@@ -107,19 +108,28 @@ fn start(hash: &KeyHash) -> [u8; 8] {
     [a, b, c, d, e, f, g, h]
 }
 
-/// Why a caller is not let in.
+/// A caller that is not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unknown {
-    /// It has no key that is good. No more is said of why: unknown, revoked and malformed look the
-    /// same.
-    Key,
+pub(crate) enum Stranger {
+    /// Unknown, revoked and malformed look the same.
+    Unknown,
     /// It is trusted to name a tenant, and names none.
     Tenant,
+    /// Nobody knows: its key may be in a store that has not been read yet.
+    Unsure,
+}
+
+/// Whether all keys are known that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keys {
+    All,
+    /// Those of the store are not.
+    Configured,
 }
 
 impl Identity {
-    pub(crate) fn new(rules: config::Identity, keys: KeyRing) -> Self {
-        Self { rules, keys }
+    pub(crate) fn new(rules: config::Identity, keys: KeyRing, known: Keys) -> Self {
+        Self { rules, keys, known }
     }
 
     /// Who sent a request with these headers from `peer`.
@@ -128,7 +138,7 @@ impl Identity {
         headers: &HeaderMap,
         peer: IpAddr,
         desk: &Desk,
-    ) -> Result<Caller, Unknown> {
+    ) -> Result<Caller, Stranger> {
         let anonymous = self.rules.anonymous == Anonymous::Allow;
         if let Some(key) = key(headers) {
             let clock = desk.clock();
@@ -136,9 +146,12 @@ impl Identity {
             if let Some(caller) = self.keys.find(&KeyHash::of(key), now_us) {
                 return Ok(caller.clone());
             }
+            if self.known == Keys::Configured {
+                return Err(Stranger::Unsure);
+            }
             // Clients can't be made to send no key, so where there are none, any will do.
             if !anonymous || !self.keys.0.is_empty() {
-                return Err(Unknown::Key);
+                return Err(Stranger::Unknown);
             }
         }
         let mut names = headers.get_all(TENANT).iter();
@@ -147,13 +160,13 @@ impl Identity {
         {
             // Two of them come of a proxy that adds to what a client sent: neither can be believed.
             if names.next().is_some() {
-                return Err(Unknown::Tenant);
+                return Err(Stranger::Tenant);
             }
-            let name = name.to_str().map_err(|_| Unknown::Tenant)?;
+            let name = name.to_str().map_err(|_| Stranger::Tenant)?;
             return if is_name(name) {
                 Ok(Caller::tenant(desk.tenant_named_by_header(name)))
             } else {
-                Err(Unknown::Tenant)
+                Err(Stranger::Tenant)
             };
         }
         if anonymous {
@@ -161,7 +174,7 @@ impl Identity {
                 desk.tenant_named_by_header(config::ANONYMOUS),
             ))
         } else {
-            Err(Unknown::Key)
+            Err(Stranger::Unknown)
         }
     }
 }

@@ -184,6 +184,11 @@ impl Metrics {
         self.reloads.get_or_create(&Reload { result }).inc();
     }
 
+    /// What is known of the ledger and the store.
+    pub(crate) fn ledger(&self) -> &LedgerMetrics {
+        &self.ledger
+    }
+
     pub(crate) fn connections(&self) -> &Gauge {
         &self.connections
     }

@@ -25,8 +25,9 @@ pub(crate) use self::tools::Reading;
 use crate::app::{App, EngineModel, Made, ServedModel, Turned, Visit};
 use crate::desk::Draft;
 use crate::idempotent::Repeat;
-use crate::identity::{Caller, Unknown};
+use crate::identity::{Caller, Stranger};
 use crate::receive::receive;
+use crate::refuse;
 use crate::upstream::relay::Passage;
 use crate::upstream::{RemoteModel, headers};
 
@@ -203,15 +204,19 @@ pub(crate) fn identify(app: &App, visit: &Visit, parts: &Parts) -> Result<Caller
     app.callers()
         .identity
         .who(&parts.headers, visit.peer, &app.desk)
-        .map_err(|unknown| match unknown {
-            Unknown::Key => {
+        .map_err(|stranger| match stranger {
+            Stranger::Unknown => {
                 let how = "no valid API key was given; send one as `Authorization: Bearer KEY`";
                 Turned::new(Rejection::BadKey, how)
             }
-            Unknown::Tenant => {
+            Stranger::Tenant => {
                 let how = "X-Tenant-ID names no tenant; send it once, as 1 to 64 of `A-Za-z0-9._-`";
                 Turned::new(Rejection::BadRequest, how).param("X-Tenant-ID")
             }
+            Stranger::Unsure => Turned::new(
+                Rejection::NoDirectory,
+                refuse::rejected(Rejection::NoDirectory),
+            ),
         })
 }
 

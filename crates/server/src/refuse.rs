@@ -13,7 +13,7 @@ use tollgate_wire::{EngineError, ErrorBody, RelayKind, duration_header};
 use crate::app::Turned;
 
 /// The answer to a request that was turned away.
-pub(crate) fn turned(turned: &Turned, quota: Quota) -> Response {
+pub(crate) fn turned(turned: &Turned, quota: Quota, retry_after: Option<Micros>) -> Response {
     let row = Outcome::Rejected(turned.rejection).row();
     let body = ErrorBody {
         message: &turned.why.message,
@@ -21,7 +21,7 @@ pub(crate) fn turned(turned: &Turned, quota: Quota) -> Response {
         param: turned.why.param.as_deref(),
         code: turned.why.code.or(row.code),
     };
-    let mut response = error(row, &body, None);
+    let mut response = error(row, &body, retry_after);
     quota_headers(quota, response.headers_mut());
     response
 }
@@ -269,6 +269,9 @@ pub(crate) fn rejected(rejection: Rejection) -> String {
         Rejection::NoBooks => {
             "what is served can't be written down just now, so nothing new is; try again when \
              Retry-After says"
+        }
+        Rejection::NoDirectory => {
+            "who may call can't be looked up just now; try again when Retry-After says"
         }
         Rejection::NoReplica => {
             "no replica of this model is up; one is being started, try again when Retry-After says"

@@ -5,11 +5,12 @@ use super::event::{Books, Effect, Refusal};
 use super::{Drain, Gateway, Pool, Stay};
 use crate::admission::{self, Grant, Machine};
 use crate::budget::Hold;
+use crate::contract::Held;
 use crate::failover::Tries;
 use crate::fair::{Policy, Waiting};
-use crate::ids::{RequestId, TenantId, position};
+use crate::ids::{ModelId, RequestId, TenantId, position};
 use crate::outcome::{Outcome, Rejection};
-use crate::quota::{Cost, Refused, Reservation};
+use crate::quota::{Cost, Refused};
 use crate::request::{Arrival, Request, Stage};
 use crate::retry::RetryBudget;
 use crate::route::Affinity;
@@ -45,7 +46,7 @@ impl Gateway {
             }
             Err(Refused { rejection, wait }) => {
                 let outcome = Outcome::Rejected(rejection);
-                self.refuse((id, tenant), outcome, wait, now);
+                self.refuse((id, tenant, model), outcome, wait, now);
                 let (tenant, model) = (Some(tenant), Some(model));
                 let stranger = Stranger {
                     tenant,
@@ -60,7 +61,7 @@ impl Gateway {
     /// Tells a client that it is not served, and when to come back where that may help.
     pub(super) fn refuse(
         &mut self,
-        (id, tenant): (RequestId, TenantId),
+        (id, tenant, model): (RequestId, TenantId, ModelId),
         outcome: Outcome,
         wait: Option<Micros>,
         now: Time,
@@ -69,7 +70,7 @@ impl Gateway {
             let known = wait.filter(|wait| *wait > Micros::ZERO);
             self.jittered(known.unwrap_or(WAIT_GUESS).min(WAIT_MAX))
         });
-        let quota = self.quota(tenant, now);
+        let quota = self.quota(tenant, Some(model), now);
         self.effects.push_back(Effect::Refuse(Refusal {
             id,
             outcome,
@@ -78,14 +79,10 @@ impl Gateway {
         }));
     }
 
-    fn try_admit(
-        &mut self,
-        arrival: Arrival,
-        now: Time,
-    ) -> Result<(Grant, (Reservation, Hold)), Refused> {
-        let expected = self.levels(arrival.tenant, now).expected_output();
+    fn try_admit(&mut self, arrival: Arrival, now: Time) -> Result<(Grant, (Held, Hold)), Refused> {
+        let expected = self.contract(arrival.tenant, now).expected_output();
         let tenant = self.tenants.tenant(arrival.tenant);
-        let (class, limits) = (tenant.class, tenant.limits.clone());
+        let (class, limits) = (tenant.class, tenant.limits_for(arrival.model));
         let pool = &self.pools[position(arrival.model.get())];
         let (prompt, asked) = (arrival.prompt, arrival.output_max);
         let grant = admission::fit(prompt, asked, expected, pool.model.context, &limits).map_err(
@@ -96,8 +93,8 @@ impl Gateway {
         )?;
         let cost = pool.cost(prompt, grant, now);
         let hold = self.hold(&arrival, cost, now)?;
-        let reserved = self.levels(arrival.tenant, now).reserve(&limits, cost, now);
-        let reservation = reserved.inspect_err(|_| self.let_go(&arrival, hold, now))?;
+        let reserved = self.reserve(&arrival, cost, now);
+        let held = reserved.inspect_err(|_| self.let_go(&arrival, hold, now))?;
         let verdict = self.within_retries(&arrival, class, now).and_then(|()| {
             let machine = self.machine(&arrival, grant, now);
             let rejected = machine.admit(self.max_wait(&arrival));
@@ -107,13 +104,22 @@ impl Gateway {
             })
         });
         match verdict {
-            Ok(()) => Ok((grant, (reservation, hold))),
+            Ok(()) => Ok((grant, (held, hold))),
             Err(refused) => {
                 self.let_go(&arrival, hold, now);
-                self.levels(arrival.tenant, now).cancel(reservation);
+                self.contract(arrival.tenant, now)
+                    .cancel(arrival.model, held);
                 Err(refused)
             }
         }
+    }
+
+    /// Reserves what the request takes of its tenant's levels.
+    fn reserve(&mut self, arrival: &Arrival, cost: Cost, now: Time) -> Result<Held, Refused> {
+        self.contract(arrival.tenant, now);
+        let tenant = self.tenants.tenant(arrival.tenant);
+        let contract = &mut self.contracts[position(arrival.tenant.get())];
+        contract.reserve(tenant, arrival.model, cost, now)
     }
 
     /// Holds what the request is expected to cost of the budgets it is paid from.
@@ -191,13 +197,7 @@ impl Gateway {
         pool.queue.len() < places && self.room(pool, waiting, holding) == Err(Blocked::Prefill)
     }
 
-    fn enqueue(
-        &mut self,
-        arrival: Arrival,
-        grant: Grant,
-        (reservation, hold): (Reservation, Hold),
-        now: Time,
-    ) {
+    fn enqueue(&mut self, arrival: Arrival, grant: Grant, (held, hold): (Held, Hold), now: Time) {
         let deadline = now + self.max_wait(&arrival);
         let waiting = self.waiting(&arrival, grant, deadline);
         let pushed = self.pool(arrival.model).queue.push(waiting);
@@ -214,7 +214,7 @@ impl Gateway {
             class: waiting.class,
             prompt: arrival.prompt,
             kv: waiting.kv,
-            reservation,
+            held,
             tries: Tries::default(),
             hold,
             stage: Stage::Queued,

@@ -136,6 +136,8 @@ pub enum Event {
     Remembered {
         /// Who.
         tenant: TenantId,
+        /// Of which model; `None` for all together.
+        model: Option<ModelId>,
         /// What.
         past: Past,
     },

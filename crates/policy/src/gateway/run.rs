@@ -418,7 +418,7 @@ impl Gateway {
             .insert(id, crate::request::Request { stage, ..request });
         let per_token = self.pool(request.model).model.kv_per_token;
         self.tracks.dispatched(id, per_token, now);
-        let quota = self.quota(request.tenant, now);
+        let quota = self.quota(request.tenant, Some(request.model), now);
         self.effects.push_back(Effect::Dispatch(Dispatch {
             id,
             tenant: request.tenant,

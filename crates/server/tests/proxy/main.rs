@@ -21,6 +21,7 @@ mod multiplexed;
 mod pooling;
 mod probing;
 mod reaching;
+mod repeating;
 mod timeouts;
 mod usage;
 mod windows;
