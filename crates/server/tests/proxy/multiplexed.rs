@@ -121,7 +121,9 @@ async fn serve(
     counts.most.fetch_max(now, Ordering::Relaxed);
     let asked: serde_json::Value = serde_json::from_slice(&text).unwrap();
     if asked["stream"] != true {
-        tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+        let mut while_it_is_made = tokio::time::interval(std::time::Duration::from_millis(50));
+        while_it_is_made.tick().await;
+        while_it_is_made.tick().await;
         counts.now.fetch_sub(1, Ordering::Relaxed);
         let whole = crate::engine::whole("hi", 1, 1);
         let (_, text) = whole.split_once("\r\n\r\n").unwrap();
