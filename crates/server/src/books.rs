@@ -54,7 +54,8 @@ impl Books {
         self.name(id).to_string()
     }
 
-    fn name(&self, id: RequestId) -> RequestName {
+    /// The same, not yet written out.
+    pub(crate) fn name(&self, id: RequestId) -> RequestName {
         RequestName {
             boot: self.journal.boot(),
             number: id.get(),
@@ -85,6 +86,8 @@ impl Books {
         clock: &Clock,
     ) {
         let unix = |at: Time| UnixMicros::new(clock.unix_micros(at));
+        let of = (model, self.model_name(model));
+        self.metrics.fleet().sent(of, dispatch.because.label());
         self.journal.append(record::Record::Started(Started {
             request: self.name(dispatch.id),
             tenant: tenant.name.clone(),

@@ -49,7 +49,7 @@ pub use self::prefixes::{Published, PublishedForm, PublishedText};
 pub use self::problem::Problem;
 pub(crate) use self::quantity::thousandths;
 pub(crate) use self::remote::Reach;
-pub use self::remote::{Address, RemoteConfig, RemoteKind, Secret};
+pub use self::remote::{Address, RemoteConfig, RemoteKind, Secret, Speaks};
 pub use self::server::{MetricsReaders, ServerConfig};
 pub use self::store::{ServerUrl, StoreConfig};
 pub use self::stuck::{Stuck, WhenStuck};

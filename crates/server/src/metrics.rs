@@ -4,7 +4,9 @@
 //! tenants up to [`TENANT_LABELS_MAX`] and then `other`. So the number of series is bounded,
 //! whoever calls.
 
+mod fleet;
 mod ledger;
+mod meters;
 mod shares;
 mod windows;
 
@@ -23,7 +25,10 @@ use tollgate_policy::ids::TenantId;
 use tollgate_policy::tenant::Tenant;
 use tollgate_policy::units::Micros;
 
+pub(crate) use self::fleet::EngineSays;
+use self::fleet::FleetMetrics;
 use self::ledger::LedgerMetrics;
+use self::meters::Meters;
 use self::shares::ShareMetrics;
 use self::windows::WindowMetrics;
 use crate::desk::Desk;
@@ -49,14 +54,9 @@ type Seconds<L> = Family<L, Histogram, fn() -> Histogram>;
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
-    requests: Family<Ending, Counter>,
-    tokens: Family<TokenKind, Counter>,
-    ttft: Seconds<Promise>,
-    tpot: Seconds<Promise>,
+    meters: Meters,
     itl: Seconds<Promise>,
-    e2e: Seconds<Promise>,
-    queue: Seconds<Promise>,
-    tenant_ttft: Seconds<TenantLabel>,
+    fleet: FleetMetrics,
     service: Family<TenantLabel, Gauge>,
     ledger: LedgerMetrics,
     connections: Gauge,
@@ -84,9 +84,6 @@ struct ReplicaMetrics {
     window_sequences_max: Family<ReplicaLabel, Gauge>,
     window_kv_blocks: Family<ReplicaLabel, Gauge>,
     window_kv_blocks_max: Family<ReplicaLabel, Gauge>,
-    engine_running: Family<ReplicaLabel, Gauge>,
-    engine_waiting: Family<ReplicaLabel, Gauge>,
-    engine_kv_blocks: Family<ReplicaLabel, Gauge>,
     engine_sequence_ids: Family<ReplicaLabel, Gauge>,
     engine_cached_blocks: Family<ReplicaLabel, Gauge>,
     engine_prefixes: Family<ReplicaLabel, Gauge>,
@@ -138,17 +135,12 @@ struct ReplicaLabel {
 
 impl Metrics {
     pub(crate) fn new() -> Self {
-        let seconds = || Histogram::new(SECONDS);
+        let seconds: fn() -> Histogram = || Histogram::new(SECONDS);
         let mut metrics = Self {
             registry: Registry::with_prefix("tollgate"),
-            requests: Family::default(),
-            tokens: Family::default(),
-            ttft: Family::new_with_constructor(seconds),
-            tpot: Family::new_with_constructor(seconds),
+            meters: Meters::new(seconds),
             itl: Family::new_with_constructor(seconds),
-            e2e: Family::new_with_constructor(seconds),
-            queue: Family::new_with_constructor(seconds),
-            tenant_ttft: Family::new_with_constructor(seconds),
+            fleet: FleetMetrics::default(),
             service: Family::default(),
             ledger: LedgerMetrics::default(),
             connections: Gauge::default(),
@@ -171,54 +163,7 @@ impl Metrics {
         tenant: Option<(TenantId, &Tenant)>,
         model: Option<&str>,
     ) {
-        let model = model.unwrap_or(NONE).to_owned();
-        let class = tenant.map_or(NONE, |(_, tenant)| tenant.class.label());
-        let reason = record.outcome.row().reason;
-        self.requests
-            .get_or_create(&Ending {
-                model: model.clone(),
-                class,
-                reason,
-            })
-            .inc();
-        if record.dispatched.is_none() {
-            return;
-        }
-        let promise = Promise {
-            model: model.clone(),
-            class,
-        };
-        let observe = |family: &Seconds<Promise>, span: Option<Micros>| {
-            if let Some(span) = span {
-                family.get_or_create(&promise).observe(secs(span));
-            }
-        };
-        observe(&self.queue, Some(record.queued()));
-        observe(&self.ttft, record.ttft());
-        observe(&self.tpot, record.tpot());
-        observe(&self.e2e, Some(record.total()));
-        let Some((id, tenant)) = tenant else { return };
-        let tenant = tenant_label(id, &tenant.name);
-        if let Some(ttft) = record.ttft() {
-            let label = TenantLabel {
-                tenant: tenant.clone(),
-            };
-            self.tenant_ttft.get_or_create(&label).observe(secs(ttft));
-        }
-        let usage = record.usage;
-        let kinds = [
-            ("prompt", usage.prompt),
-            ("cached", usage.cached),
-            ("output", usage.output),
-        ];
-        for (kind, tokens) in kinds {
-            let label = TokenKind {
-                model: model.clone(),
-                tenant: tenant.clone(),
-                kind,
-            };
-            self.tokens.get_or_create(&label).inc_by(tokens.get());
-        }
+        self.meters.close(record, tenant, model);
     }
 
     /// Where the gaps between the tokens of one request are counted.
@@ -227,6 +172,11 @@ impl Metrics {
             model: model.to_owned(),
             class,
         })
+    }
+
+    /// Where requests are sent, and what engines in other processes say of themselves.
+    pub(crate) fn fleet(&self) -> &FleetMetrics {
+        &self.fleet
     }
 
     /// Counts a changed configuration: `applied`, or `refused`.
@@ -293,12 +243,17 @@ impl Metrics {
                 &ours.window_kv_blocks_max,
                 signed(window.capacity().kv.get()),
             );
-            let engine = engine.unwrap_or_default().held;
-            set(&ours.engine_running, signed(engine.running));
-            set(&ours.engine_waiting, signed(engine.waiting));
-            set(&ours.engine_kv_blocks, signed(engine.blocks_held.get()));
-            set(&ours.engine_sequence_ids, signed(engine.sequences));
             self.windows.take(&label, replica);
+            // Of those in other processes, whoever asks them says it.
+            let Some(engine) = engine else { continue };
+            let engine = engine.held;
+            let says = EngineSays {
+                running: Some(signed(engine.running)),
+                waiting: Some(signed(engine.waiting)),
+                kv_blocks: Some(signed(engine.blocks_held.get())),
+            };
+            self.fleet.said(&label, says);
+            set(&ours.engine_sequence_ids, signed(engine.sequences));
             set(&ours.engine_cached_blocks, signed(engine.blocks_idle.get()));
             set(&ours.engine_prefixes, signed(engine.prefixes));
             let totals = engine.totals;
@@ -326,31 +281,35 @@ impl Metrics {
         registry.register(
             "requests",
             "Requests that ended, by the reason of their outcome",
-            self.requests.clone(),
+            self.meters.requests.clone(),
         );
         registry.register(
             "tokens",
             "Tokens used, by kind and tenant",
-            self.tokens.clone(),
+            self.meters.tokens.clone(),
         );
         let latencies = [
             (
                 "time_to_first_token",
                 "Received to first token written to the client",
-                &self.ttft,
+                &self.meters.ttft,
             ),
             (
                 "time_per_output_token",
                 "Mean time between a request's tokens",
-                &self.tpot,
+                &self.meters.tpot,
             ),
             (
                 "inter_token_latency",
                 "Each gap between two tokens",
                 &self.itl,
             ),
-            ("request_duration", "Received to last byte", &self.e2e),
-            ("queue_time", "Received to dispatched", &self.queue),
+            (
+                "request_duration",
+                "Received to last byte",
+                &self.meters.e2e,
+            ),
+            ("queue_time", "Received to dispatched", &self.meters.queue),
         ];
         for (name, help, family) in latencies {
             registry.register_with_unit(name, help, Unit::Seconds, family.clone());
@@ -359,7 +318,7 @@ impl Metrics {
             "tenant_time_to_first_token",
             "Received to first token written to the client, by tenant",
             Unit::Seconds,
-            self.tenant_ttft.clone(),
+            self.meters.tenant_ttft.clone(),
         );
         for result in ["applied", "refused"] {
             drop(self.reloads.get_or_create(&Reload { result }));
@@ -370,6 +329,7 @@ impl Metrics {
 
     fn register_gauges(&mut self) {
         let registry = &mut self.registry;
+        self.fleet.register(registry);
         self.windows.register(registry);
         self.shares.register(registry);
         let service = "Weighted tokens served since the start, before division by weight";
@@ -429,21 +389,6 @@ impl Metrics {
         let ours = &self.replicas;
         let by_replica = [
             (
-                "engine_running_sequences",
-                "Sequences with KV",
-                &ours.engine_running,
-            ),
-            (
-                "engine_waiting_sequences",
-                "Sequences without KV",
-                &ours.engine_waiting,
-            ),
-            (
-                "engine_kv_blocks",
-                "KV blocks in use",
-                &ours.engine_kv_blocks,
-            ),
-            (
                 "engine_sequence_ids",
                 "Sequence ids in use",
                 &ours.engine_sequence_ids,
@@ -499,6 +444,6 @@ fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-fn signed(count: impl TryInto<i64>) -> i64 {
+pub(crate) fn signed(count: impl TryInto<i64>) -> i64 {
     count.try_into().unwrap_or(i64::MAX)
 }

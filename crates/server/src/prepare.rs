@@ -10,7 +10,7 @@ use std::sync::Arc;
 use axum::body::Body;
 use axum::http::request::Parts;
 use bytes::Bytes;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use tollgate_engine::{Sampling, Stop, TemplateError, Token};
 use tollgate_policy::ids::ModelId;
 use tollgate_policy::outcome::Rejection;
@@ -209,6 +209,10 @@ pub(crate) fn identify(app: &App, visit: &Visit, parts: &Parts) -> Result<Caller
                 let how = "no valid API key was given; send one as `Authorization: Bearer KEY`";
                 Turned::new(Rejection::BadKey, how)
             }
+            Stranger::Tenant => {
+                let how = "X-Tenant-ID names no tenant; send it once, as 1 to 64 of `A-Za-z0-9._-`";
+                Turned::new(Rejection::BadRequest, how).param("X-Tenant-ID")
+            }
             Stranger::Unsure => Turned::new(
                 Rejection::NoDirectory,
                 refuse::rejected(Rejection::NoDirectory),
@@ -217,6 +221,11 @@ pub(crate) fn identify(app: &App, visit: &Visit, parts: &Parts) -> Result<Caller
 }
 
 fn check_media_type(parts: &Parts) -> Result<(), Turned> {
+    let coded = |coding: &HeaderValue| !coding.as_bytes().eq_ignore_ascii_case(b"identity");
+    if parts.headers.get_all(CONTENT_ENCODING).iter().any(coded) {
+        let how = "the body must be plain JSON; send it without `Content-Encoding`";
+        return Err(Turned::new(Rejection::WrongMediaType, how));
+    }
     let Some(value) = parts.headers.get(CONTENT_TYPE) else {
         return Ok(());
     };

@@ -10,7 +10,7 @@ use tollgate_policy::fair::Policy;
 use tollgate_policy::ids::{ModelId, TenantId};
 use tollgate_policy::pace::Target;
 use tollgate_policy::tenant::{Allowed, Class};
-use tollgate_policy::units::{KvByteMicros, Micros, Service, Tokens};
+use tollgate_policy::units::{KvByteMicros, KvBytes, Micros, Service, Tokens};
 use tollgate_policy::window::{Bounds, Knob};
 
 use super::*;
@@ -40,6 +40,29 @@ fn parsed(text: &str) -> Config {
 fn problems(text: &str) -> String {
     let found = parse(text, &env).unwrap_err();
     found.iter().map(|problem| format!("{problem}\n")).collect()
+}
+
+#[test]
+fn what_is_said_of_engines_elsewhere_and_threads_is_taken() {
+    let text = "\
+server: { threads: 3 }
+identity: { anonymous: allow }
+models:
+  - name: a
+    engine: vllm
+    replicas: [{ url: \"http://h\" }]
+    upstream: { http2: on, kv_per_token: 64KiB }
+";
+    let config = parsed(text);
+    assert_eq!(
+        config.server.threads.map(std::num::NonZeroUsize::get),
+        Some(3)
+    );
+    let EngineConfig::Remote(remote) = &config.models.list()[0].engine else {
+        panic!("an engine elsewhere");
+    };
+    assert_eq!(remote.speaks, Speaks::Http2);
+    assert_eq!(remote.kv_per_token, KvBytes::new(64 << 10));
 }
 
 #[test]

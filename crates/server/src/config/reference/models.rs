@@ -151,6 +151,14 @@ pub(super) const MODELS: &[Key] = &[
          `max_stream`, which alone bounds answers in one piece.",
     ),
     key(
+        "models[].upstream.http2",
+        "on or off",
+        Is("off"),
+        "Whether engines are spoken to in HTTP/2, all requests over one connection to each: over \
+         TLS by ALPN, else without asking first. vLLM, llama-server and SGLang as they come speak \
+         HTTP/1.1.",
+    ),
+    key(
         "models[].upstream.cache_salt",
         "on or off",
         Means("on for vllm and sglang"),
@@ -176,6 +184,13 @@ pub(super) const MODELS: &[Key] = &[
         "size, 64KiB..=256MiB",
         Is("8MiB"),
         "The largest event of a stream; a larger one ends its stream with an error.",
+    ),
+    key(
+        "models[].upstream.kv_per_token",
+        "size, 64..=64MiB",
+        Is("128KiB"),
+        "What a token takes of an engine's KV memory, for `kv_gib_seconds` of limits and ledger: \
+         two times layers, KV heads and head size, times the bytes of a number.",
     ),
     key(
         "models[].grammars",

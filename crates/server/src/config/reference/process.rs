@@ -38,7 +38,15 @@ pub(super) const PROCESS: &[Key] = &[
         "server.read_timeout",
         "duration, 1s..=10m",
         Is("30s"),
-        "How long a request's body may take to arrive; its head has 30 s.",
+        "How long a request's head may take to arrive, and then its body; a connection that is \
+         idle for as long is closed.",
+    ),
+    key(
+        "server.threads",
+        "number, 1..=1024",
+        Means("one for each core"),
+        "Threads that carry requests; engines of this process have threads of their own. Fewer \
+         take less of a CPU for each request, and more get on better beside other programs.",
     ),
     key(
         "ledger.on_failure",
