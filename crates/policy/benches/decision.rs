@@ -125,6 +125,7 @@ impl Bench {
             prompt: Tokens::new(100),
             output_max: None,
             retry: false,
+            slo: tollgate_policy::slo::Asked::default(),
             received: self.now,
         }));
     }

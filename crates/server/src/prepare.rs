@@ -238,6 +238,7 @@ fn digest(
         prompt: count(&prompt),
         output_max: most.map(|most| Tokens::new(u64::from(most.get()))),
         retry: false,
+        slo: tollgate_policy::slo::Asked::default(),
         received: visit.received,
     };
     let order = EngineOrder {
@@ -285,6 +286,7 @@ fn passage(
             }
         },
         retry: false,
+        slo: tollgate_policy::slo::Asked::default(),
         received: visit.received,
     };
     let prompt = relay.prompt.clone();

@@ -187,6 +187,9 @@ fn message(outcome: Outcome) -> String {
         Outcome::Evicted(Eviction::QueueTime) => {
             "no replica had room in time; try again when Retry-After says"
         }
+        Outcome::Evicted(Eviction::Slo) => {
+            "it waited too long to be answered as fast as promised; try again when Retry-After says"
+        }
         Outcome::Evicted(Eviction::Draining) => "this gateway is going away; try again elsewhere",
         Outcome::ReplicaFailed(Failure::Busy) => {
             "the engine of this model has no room; try again when Retry-After says"
@@ -264,6 +267,9 @@ pub(crate) fn rejected(rejection: Rejection) -> String {
         Rejection::QueueFull => "the queue of this model is full; try again when Retry-After says",
         Rejection::Capacity => {
             "what waits already takes longer than you may wait; try again when Retry-After says"
+        }
+        Rejection::Slo => {
+            "it would not be answered as fast as promised just now; try again when Retry-After says"
         }
         Rejection::Draining => "this gateway is going away; try again elsewhere",
         Rejection::NoBooks => {

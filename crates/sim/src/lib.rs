@@ -16,6 +16,7 @@ pub mod known;
 mod lengths;
 pub mod machine;
 pub mod plain;
+pub mod promised;
 pub mod realism;
 pub mod report;
 pub mod routing;

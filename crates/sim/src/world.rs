@@ -21,6 +21,7 @@ use rand_pcg::Pcg64;
 use tollgate_policy::gateway::Event;
 use tollgate_policy::ids::{ReplicaId, RequestId, TenantId};
 use tollgate_policy::request;
+use tollgate_policy::slo::Asked;
 use tollgate_policy::units::{Micros, Service, Time, Tokens};
 
 use self::agenda::{Agenda, Happening};
@@ -232,6 +233,10 @@ impl<'s, 'l, C: Control> World<'s, 'l, C> {
             }),
         };
         chances.turn += 1;
+        let output = match self.setup.longer {
+            None => arrival.output,
+            Some(longer) => longer.of(arrival.output, self.now),
+        };
         let prompt = Prompt {
             tokens: arrival.prompt,
             shared,
@@ -239,9 +244,9 @@ impl<'s, 'l, C: Control> World<'s, 'l, C> {
         Ask {
             tenant: arrival.tenant,
             prompt,
-            output: arrival.output,
-            output_max: caller.says.of(arrival.output),
-            fate: caller.manners.fate(arrival.output, &mut chances.client),
+            output,
+            output_max: caller.says.of(output),
+            fate: caller.manners.fate(output, &mut chances.client),
             sent: self.now,
             tried: 0,
             session: None,
@@ -303,6 +308,7 @@ impl<'s, 'l, C: Control> World<'s, 'l, C> {
             prompt: ask.prompt.tokens,
             output_max: ask.output_max,
             retry: ask.tried > 0,
+            slo: Asked::default(),
             received: self.gateway_time(),
         }));
     }

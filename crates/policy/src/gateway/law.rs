@@ -159,7 +159,7 @@ impl World {
                     self.waiting[plan.tenant] -= 1;
                     self.running.insert(dispatch.id, 0);
                 }
-                Effect::Mark(_) | Effect::Record(_) => {}
+                Effect::Mark(_) | Effect::Record(_) | Effect::Weighed(_) => {}
                 Effect::Refuse(_)
                 | Effect::Cancel { .. }
                 | Effect::Start { .. }
@@ -184,6 +184,7 @@ impl World {
             prompt: Tokens::new(plan.prompt),
             output_max: plan.says.then(|| Tokens::new(plan.output)),
             retry: false,
+            slo: slo::Asked::default(),
             received: self.now,
         }));
     }

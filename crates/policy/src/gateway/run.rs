@@ -36,6 +36,9 @@ impl Gateway {
             let Some((pick, candidates)) = self.next_dispatch(model) else {
                 return;
             };
+            if self.drop_if_late(&pick.next, &candidates, now) {
+                continue;
+            }
             let Some(choice) = self.choose(model, &pick.next, &candidates) else {
                 return;
             };
@@ -191,6 +194,7 @@ impl Gateway {
         if let Some(running) = self.running(id) {
             running.first_token.get_or_insert(now);
             running.moving = false;
+            self.note_first_token(id, now);
         }
     }
 
@@ -402,6 +406,8 @@ impl Gateway {
         let window = &mut self.replica(choice.replica).window;
         let prefill = window.counted(request.prompt - choice.cached, over_share);
         window.hold(request.class, request.kv, prefill);
+        let held = (window.prefill(), window.sequences());
+        self.note_sent(&request, (id, choice), held, now);
         self.fences.insert((fence, id));
         let stage = Stage::Running(Running {
             dispatched: now,
