@@ -28,7 +28,8 @@ use rand_pcg::Pcg64;
 
 use self::end::{Ended, Stranger};
 pub use self::event::{
-    Books, Dispatch, Effect, Event, Learned, Quota, Record, Refusal, Report, Served, Tenancy, Weighed,
+    Books, Dispatch, Effect, Event, Learned, Quota, Record, Refusal, Report, Served, Tenancy,
+    Weighed,
 };
 use self::progress::Tracks;
 pub use self::progress::{MARK_EVERY, Progress};

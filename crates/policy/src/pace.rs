@@ -219,7 +219,10 @@ mod tests {
         let mut tpot = Tpot::default();
         tpot.record(Micros::from_millis(60), at(0));
         assert_eq!(tpot.estimate(target(), at(60_000)), Micros::from_millis(60));
-        assert_eq!(tpot.estimate(target(), at(60_001)), Micros::from_millis(100));
+        assert_eq!(
+            tpot.estimate(target(), at(60_001)),
+            Micros::from_millis(100)
+        );
     }
 
     #[test]

@@ -5,6 +5,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use bytes::Bytes;
 use hyper::header::CONTENT_TYPE;
@@ -12,7 +13,8 @@ use tollgate_engine::{ChatMessage, Sampling, Stop, TemplateError, Token};
 use tollgate_policy::ids::ModelId;
 use tollgate_policy::outcome::Rejection;
 use tollgate_policy::request::Arrival;
-use tollgate_policy::units::Tokens;
+use tollgate_policy::slo::Asked;
+use tollgate_policy::units::{Micros, Tokens};
 use tollgate_wire::{
     BadRequest, ChatRequest, CompletionRequest, Constraint, Delivery, Message, Params, Prompt,
     PromptText, Relay, RelayKind, Role,
@@ -162,8 +164,24 @@ pub(crate) async fn prepare(
         }
     }
     order.repeat = repeat;
+    order.arrival.slo = asked(&parts.headers);
     order.arrival.retry = app.repeats.is_retry(&parts.headers, tenant, visit.received);
     Ok(order)
+}
+
+/// What a request asks of its latency, beyond what its class is promised. What is no whole number of
+/// milliseconds is not heard, as any header that is not understood.
+fn asked(headers: &HeaderMap) -> Asked {
+    let millis = |names: [&str; 2]| {
+        let value = names.iter().find_map(|name| headers.get(*name))?;
+        let millis: u64 = value.to_str().ok()?.trim().parse().ok()?;
+        (millis > 0).then(|| Micros::from_millis(millis))
+    };
+    Asked {
+        ttft: millis(["x-tollgate-slo-ttft-ms", "x-llm-d-slo-ttft-ms"]),
+        tpot: millis(["x-tollgate-slo-tpot-ms", "x-llm-d-slo-tpot-ms"]),
+        e2e: millis(["x-tollgate-slo-e2e-ms", "x-llm-d-slo-e2e-ms"]),
+    }
 }
 
 /// Who is calling.
@@ -238,7 +256,7 @@ fn digest(
         prompt: count(&prompt),
         output_max: most.map(|most| Tokens::new(u64::from(most.get()))),
         retry: false,
-        slo: tollgate_policy::slo::Asked::default(),
+        slo: Asked::default(),
         received: visit.received,
     };
     let order = EngineOrder {
@@ -286,7 +304,7 @@ fn passage(
             }
         },
         retry: false,
-        slo: tollgate_policy::slo::Asked::default(),
+        slo: Asked::default(),
         received: visit.received,
     };
     let prompt = relay.prompt.clone();

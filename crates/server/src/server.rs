@@ -222,6 +222,10 @@ impl Server {
         app.clerk
             .begin(ear, own, folding, &app)
             .map_err(|source| no_thread(&source))?;
+        let promises = desk.books().promises();
+        promises
+            .begin(&desk, &config)
+            .map_err(|source| no_thread(&source))?;
         let server = Self {
             address: listener.local_addr().unwrap_or(address),
             admin: admin.as_ref().and_then(|admin| admin.local_addr().ok()),
@@ -316,6 +320,7 @@ impl Server {
             // First: what has been recorded is on disk, also where an engine does not stop.
             desk.books().journal().close();
             app.clerk.stop();
+            desk.books().promises().stop();
             replicas::stop_all(&desk, count);
         };
         // An engine that is stuck inside a step hears nothing; the process ends over its head.

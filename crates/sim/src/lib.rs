@@ -15,6 +15,7 @@ pub mod fault;
 pub mod known;
 mod lengths;
 pub mod machine;
+pub mod overload;
 pub mod plain;
 pub mod promised;
 pub mod realism;

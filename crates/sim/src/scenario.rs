@@ -145,12 +145,13 @@ impl Scenario {
         }
     }
 
-    /// The same at another speed of the trace that it replays.
-    pub fn at_speed(mut self, speed: f64) -> Self {
-        if let Kind::World(form) = &mut self.kind
-            && let Some(replay) = &mut form.replay
-        {
-            replay.speed = speed;
+    /// The same at another speed of the trace that it replays, and for so long.
+    pub fn at_speed(mut self, speed: f64, duration: Micros) -> Self {
+        if let Kind::World(form) = &mut self.kind {
+            form.duration.0 = duration;
+            if let Some(replay) = &mut form.replay {
+                replay.speed = speed;
+            }
         }
         self
     }
@@ -242,7 +243,8 @@ impl Scenario {
 /// Nothing is promised, and everything waits as long as it takes.
 fn uncontrolled(mut setup: Setup) -> Setup {
     setup.model.target.slo = Slo::default();
-    setup.model.max_wait = Some(Micros::from_secs(3_600));
+    setup.model.max_wait = Some(Micros::from_secs(86_400));
+    setup.model.queue_max = 1_000_000;
     setup
 }
 
@@ -421,7 +423,10 @@ fn model(form: &ModelForm) -> Model {
         kv_per_token: KvBytes::new(form.kv_bytes_per_token),
         target: Target {
             tpot: form.tpot.0,
-            slo: form.slo.as_ref().map_or_else(Slo::default, |slo| Slo::of(terms(slo))),
+            slo: form
+                .slo
+                .as_ref()
+                .map_or_else(Slo::default, |slo| Slo::of(terms(slo))),
         },
         // Only engines in the gateway's own process keep prompts to a pace.
         window: Bounds::default(),

@@ -64,9 +64,7 @@ pub fn one(
             | Contender::Ttl
             | Contender::Cap
             | Contender::Point
-            | Contender::Split => {
-                world::run(&setup, Gateway::new(setup.config()), written)
-            }
+            | Contender::Split => world::run(&setup, Gateway::new(setup.config()), written),
             Contender::Plain => world::run(&setup, Plain::new(setup.config()), written),
         };
         trials.push(Trial {

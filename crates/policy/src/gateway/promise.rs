@@ -250,7 +250,11 @@ impl Gateway {
     /// prompt is cached there.
     fn nearest(&self, pool: &Pool, class: Class, affinity: &Affinity) -> (Tokens, Tokens) {
         let standing = &pool.standing[class.place()];
-        let open = if standing.open.is_empty() { &standing.up } else { &standing.open };
+        let open = if standing.open.is_empty() {
+            &standing.up
+        } else {
+            &standing.open
+        };
         let each = open.iter().take(LOOKED_AT).map(|id| {
             let replica = &self.replicas[position(id.get())];
             let cached = pool.router.holders().matched(*id, &affinity.prefix);

@@ -276,7 +276,9 @@ impl Admission {
             return None;
         }
         let first = self.costs.prefill.line(now)?.at(computed.get());
-        let (factor, _) = self.stage.factor(judged.group, terms.alpha, terms.calibration);
+        let (factor, _) = self
+            .stage
+            .factor(judged.group, terms.alpha, terms.calibration);
         let passed = now.since(judged.received);
         let late = |limit: Option<Micros>, bound: Micros| limit.is_some_and(|most| bound > most);
         if late(terms.ttft, passed + factor.times(first)) {
@@ -309,7 +311,9 @@ impl Admission {
         self.costs.dispatched(judged.received, now);
         let line = self.costs.prefill.line(now);
         let expected = line.zip(judged.terms).map(|(line, terms)| {
-            let factor = self.stage.factor(judged.group, terms.alpha, terms.calibration);
+            let factor = self
+                .stage
+                .factor(judged.group, terms.alpha, terms.calibration);
             (line.at(computed.get()), factor.0)
         });
         judged.sent = Some(Sent {
@@ -463,7 +467,9 @@ impl Admission {
             else {
                 continue;
             };
-            let passed = judged.estimate.map_or(Micros::ZERO, |plan| plan.passed(metric));
+            let passed = judged
+                .estimate
+                .map_or(Micros::ZERO, |plan| plan.passed(metric));
             let calibrator = &mut self.door[metric.place()];
             calibrator.judged(judged.group, terms.alpha, came > bound.promised);
             calibrator.scored(judged.group, Score::of(came - passed, expected));
@@ -478,7 +484,13 @@ impl Admission {
         }
     }
 
-    fn fared(&mut self, metric: Metric, judged: &Judged, (bound, came): (Bound, Micros), now: Time) {
+    fn fared(
+        &mut self,
+        metric: Metric,
+        judged: &Judged,
+        (bound, came): (Bound, Micros),
+        now: Time,
+    ) {
         let Some(terms) = judged.terms else {
             return;
         };

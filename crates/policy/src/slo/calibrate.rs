@@ -208,7 +208,7 @@ impl Calibrator {
 pub(super) struct Level(pub(super) i32);
 
 impl Level {
-    const ALL: i32 = 1 << 20;
+    const ALL: i32 = 1_000_000;
 
     /// The most that may be missed, whatever was.
     const MOST: i32 = Self::ALL / 2;

@@ -175,7 +175,10 @@ mod tests {
         }
         let line = fit.line(at(500)).unwrap();
         assert!((4_800..5_200).contains(&line.base.get()), "{line:?}");
-        assert!((79_500..80_500).contains(&line.per_thousand.get()), "{line:?}");
+        assert!(
+            (79_500..80_500).contains(&line.per_thousand.get()),
+            "{line:?}"
+        );
         for n in 0..500_u64 {
             let x = 100 + (n * 37) % 2_000;
             fit.record(x, Micros::new(10_000 + 160 * x), at(500 + n));
@@ -213,7 +216,11 @@ mod tests {
         for n in 1..=20 {
             gap.dispatched(at(100 * n - 5), at(100 * n));
         }
-        assert_eq!(gap.mean(at(2_000)), None, "each came after the last had gone");
+        assert_eq!(
+            gap.mean(at(2_000)),
+            None,
+            "each came after the last had gone"
+        );
         for n in 21..=200 {
             gap.dispatched(at(100 * n - 500), at(100 * n));
         }

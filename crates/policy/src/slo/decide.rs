@@ -99,7 +99,10 @@ impl Pressure {
         let level = level.min(Self::MOST);
         let span = self.at.map_or(Self::OVER, |at| now.since(at)).get();
         let whole = span.saturating_add(Self::OVER.get());
-        let blend = self.level.saturating_mul(Self::OVER.get()).saturating_add(level.saturating_mul(span));
+        let blend = self
+            .level
+            .saturating_mul(Self::OVER.get())
+            .saturating_add(level.saturating_mul(span));
         self.level = blend.checked_div(whole).unwrap_or(level);
         self.at = Some(now);
         self.is_on = self.level >= if self.is_on { Self::OFF } else { Self::ON };
@@ -156,7 +159,9 @@ impl Market {
     /// one towards goodput, however long it is.
     pub fn price(facts: &Facts, weight: u32) -> Tokens {
         let output = facts.output_median.min(facts.output_max).get();
-        let work = (facts.prompt - facts.cached).get().saturating_add(output.saturating_mul(2));
+        let work = (facts.prompt - facts.cached)
+            .get()
+            .saturating_add(output.saturating_mul(2));
         Tokens::new(work.saturating_mul(16) / u64::from(weight.max(1)))
     }
 
@@ -264,7 +269,10 @@ mod tests {
             misfit: None,
             ..LATE
         };
-        assert_eq!(decide(&Terms::NONE, LATE, &mut quota, at(0)), Verdict::Refuse(Metric::Ttft));
+        assert_eq!(
+            decide(&Terms::NONE, LATE, &mut quota, at(0)),
+            Verdict::Refuse(Metric::Ttft)
+        );
         for _ in 0..200 {
             decide(&Terms::NONE, fits, &mut quota, at(1));
         }

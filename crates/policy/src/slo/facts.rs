@@ -246,7 +246,11 @@ pub(super) mod tests {
         };
         let waits = Estimate::of(&waits).unwrap();
         assert_eq!(waits.first, Micros::from_millis(10 * 50 + 160));
-        assert_eq!(waits.tpot, Some(Micros::from_millis(14)), "the batch is full");
+        assert_eq!(
+            waits.tpot,
+            Some(Micros::from_millis(14)),
+            "the batch is full"
+        );
     }
 
     #[test]
@@ -255,7 +259,10 @@ pub(super) mod tests {
             cached: Tokens::new(900),
             ..facts()
         };
-        assert_eq!(Estimate::of(&cached).unwrap().first, Micros::from_millis(20));
+        assert_eq!(
+            Estimate::of(&cached).unwrap().first,
+            Micros::from_millis(20)
+        );
         let unknown = Facts {
             pool: PoolFacts::default(),
             ..facts()

@@ -74,7 +74,9 @@ impl Ring {
     /// How many of a thousand are below `length`.
     pub(super) fn below(&self, length: Tokens) -> u64 {
         let below = self.sorted.partition_point(|other| *other < length);
-        (count(below) * 1_000).checked_div(count(self.sorted.len())).unwrap_or(0)
+        (count(below) * 1_000)
+            .checked_div(count(self.sorted.len()))
+            .unwrap_or(0)
     }
 
     /// The one in the middle; nothing of none.

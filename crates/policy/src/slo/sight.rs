@@ -129,7 +129,10 @@ impl Coverage {
         self.seen += 1;
         let (keep, alpha) = (1_000 - u64::from(alpha), u64::from(alpha));
         let (over, under) = ((came - promised).get(), (promised - came).get());
-        let loss = over.saturating_mul(keep).saturating_add(under.saturating_mul(alpha)) / 1_000;
+        let loss = over
+            .saturating_mul(keep)
+            .saturating_add(under.saturating_mul(alpha))
+            / 1_000;
         self.pinball = self.pinball.saturating_add(loss);
         if self.widths.len() == Self::WIDTHS {
             self.widths.pop_front();
@@ -156,6 +159,11 @@ pub struct Sight {
 }
 
 impl Sight {
+    /// How the promises of one number fared.
+    pub fn coverage_of(&self, metric: Metric) -> &Coverage {
+        &self.coverage[metric.place()]
+    }
+
     /// One request was let in.
     pub fn let_in(&mut self, because: Because) {
         self.admitted[because.place()] += 1;
@@ -163,7 +171,11 @@ impl Sight {
 
     /// One was refused, or dropped when it left the queue.
     pub fn turned_away(&mut self, metric: Metric, at_the_door: bool) {
-        let counts = if at_the_door { &mut self.refused } else { &mut self.dropped };
+        let counts = if at_the_door {
+            &mut self.refused
+        } else {
+            &mut self.dropped
+        };
         counts[metric.place()] += 1;
     }
 
@@ -221,7 +233,13 @@ mod tests {
         assert_eq!(coverage.worst, Some(500));
         assert_eq!(coverage.last, Some(Kept { due: 60, kept: 57 }));
         assert_eq!(coverage.run, (0, 4));
-        assert_eq!(coverage.all, Kept { due: 180, kept: 147 });
+        assert_eq!(
+            coverage.all,
+            Kept {
+                due: 180,
+                kept: 147
+            }
+        );
         assert_eq!(coverage.median_width(), Some(Score::new(2_048)));
         // A miss of 50 costs 45, a width of 50 costs 5.
         assert_eq!(coverage.pinball, 33 * 45 + 147 * 5);

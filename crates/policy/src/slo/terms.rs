@@ -128,9 +128,9 @@ pub struct Slo {
 impl Slo {
     /// The same for every class.
     pub fn of(terms: Terms) -> Self {
-        Class::ALL.into_iter().fold(Self::default(), |slo, class| {
-            slo.with(class, terms)
-        })
+        Class::ALL
+            .into_iter()
+            .fold(Self::default(), |slo, class| slo.with(class, terms))
     }
 
     /// The same with other terms for one class; terms that promise nothing are none.

@@ -70,7 +70,11 @@ pub struct Trees {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadTrees {
     /// There are too many.
-    #[error("the model has more than {} trees, or one of more than {} nodes", Trees::MAX, Trees::NODES_MAX)]
+    #[error(
+        "the model has more than {} trees, or one of more than {} nodes",
+        Trees::MAX,
+        Trees::NODES_MAX
+    )]
     TooLarge,
     /// It asks for something that nobody knows.
     #[error("tree {tree} asks for feature {feature}; there are {}", FEATURES.len())]
@@ -221,7 +225,10 @@ mod tests {
         let before = Estimate::of(&facts()).unwrap();
         let after = model.apply(&facts(), before);
         assert_eq!(after.first, Micros::new(before.first.get() * 2));
-        assert_eq!(after.last.unwrap() - after.first, before.last.unwrap() - before.first);
+        assert_eq!(
+            after.last.unwrap() - after.first,
+            before.last.unwrap() - before.first
+        );
         assert_eq!(Trees::default().apply(&facts(), before), before);
     }
 
@@ -237,7 +244,13 @@ mod tests {
         let round = vec![split(0, 0, 1), Node::Leaf(1)];
         assert_eq!(bad(round), BadTrees::Leads { tree: 0, node: 0 });
         let unknown = vec![split(99, 1, 2), Node::Leaf(1), Node::Leaf(1)];
-        assert_eq!(bad(unknown), BadTrees::NoFeature { tree: 0, feature: 99 });
+        assert_eq!(
+            bad(unknown),
+            BadTrees::NoFeature {
+                tree: 0,
+                feature: 99
+            }
+        );
         assert_eq!(bad(vec![]), BadTrees::TooLarge);
     }
 }

@@ -16,7 +16,7 @@ use tollgate_policy::window::Bounds;
 use super::decode::{Cursor, Fields};
 use super::fleet::{self, CommandConfig, HealthConfig, RoutingConfig};
 use super::remote::{self, Address, RemoteConfig, RemoteKind};
-use super::{server, window};
+use super::{server, slo, window};
 
 /// The longest context anyone can ask for; far beyond what models have, and safe to multiply.
 pub(super) const CONTEXT_MAX: u64 = 10_000_000;
@@ -382,7 +382,7 @@ impl ModelConfig {
             keepalive: keepalive.unwrap_or(default.keepalive),
             replicas: replicas(fields, kind).unwrap_or_else(|| default.replicas.clone()),
             window: window::read(fields),
-            target: window::target(fields),
+            target: slo::target(fields),
             routing: fields
                 .optional("routing", |value| RoutingConfig::read(&value))
                 .unwrap_or_default(),

@@ -118,7 +118,10 @@ impl Admission {
                 Metric::Tpot | Metric::E2e => &self.door[metric.place()],
             };
             let group = Group::of(class, prompt);
-            let bound = calibrator.factor(group, terms.alpha, terms.calibration).0.times(expected);
+            let bound = calibrator
+                .factor(group, terms.alpha, terms.calibration)
+                .0
+                .times(expected);
             if bound > limit {
                 all.push(Unattainable::TooShort {
                     metric,

@@ -21,6 +21,8 @@ fn only(path: &str, value: &str) -> String {
             (["models[]"], "path" | "threads") => "name: m, engine: embedded, ",
             (["models[]"], "engine") => "name: m, path: m, ",
             (["models[]"], _) => "name: m, engine: fake, ",
+            (["models[]", "slo", "classes[]"], "class") => "",
+            (["models[]", "slo", "classes[]"], _) => "class: standard, ",
             (["tenants[]"], "name") => "",
             (["tenants[]"], "floor") => "name: t, class: reserved, ",
             (["fairness"], "quantum") => "policy: drr, ",
