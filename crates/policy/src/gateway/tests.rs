@@ -4,6 +4,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 
 mod books;
 mod fleet;
+mod promises;
 mod random;
 mod shares;
 
