@@ -85,6 +85,7 @@ pub fn study(trace: Option<&Trace>, seed: u64) -> Result<String, StudyError> {
     bench.loads(&mut text)?;
     bench.bounds(&mut text)?;
     bench.shifts(&mut text)?;
+    bench.cold(&mut text)?;
     Ok(text)
 }
 
@@ -167,7 +168,7 @@ impl Bench<'_> {
         let _ = writeln!(
             text,
             "| load | arm | bounds | kept % | p5 minute % | worst minute % | longest run \
-             | pinball ms | bound/outcome |\n|---|---|---|---|---|---|---|---|---|"
+             | pinball ms | hindsight ms | bound/outcome |\n|---|---|---|---|---|---|---|---|---|---|"
         );
         for load in [0.6, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0] {
             for arm in [Contender::Tollgate, Contender::Point, Contender::Split] {
@@ -178,7 +179,7 @@ impl Bench<'_> {
                     |number: Option<f64>| number.map_or("-".to_owned(), |n| format!("{n:.1}"));
                 let _ = writeln!(
                     text,
-                    "| {load:.1} | {} | {} | {} | {} | {} | {} | {:.0} | {:.2} |",
+                    "| {load:.1} | {} | {} | {} | {} | {} | {} | {:.0} | {:.0} | {:.2} |",
                     arm.label(),
                     kept.due,
                     number(kept.percent()),
@@ -186,6 +187,7 @@ impl Bench<'_> {
                     number(kept.worst_window()),
                     kept.run,
                     kept.pinball_ms,
+                    kept.hindsight_ms,
                     kept.widths.quantile(0.5).unwrap_or(0.0),
                 );
             }
@@ -223,6 +225,22 @@ impl Bench<'_> {
         Ok(())
     }
 
+    /// What becomes of the first minutes of a gateway that knows nothing, at capacity.
+    fn cold(&self, text: &mut String) -> Result<(), StudyError> {
+        let (run, until) = self.run(1.0, Contender::Tollgate, |_| {})?;
+        let at = |secs: u64| Time::START + Micros::from_secs(secs);
+        let _ = writeln!(text, "| from cold, at 1.0 | tollgate |\n|---|---|");
+        for (name, from, to) in [
+            ("first minute", at(0), at(60)),
+            ("second and third", at(60), at(180)),
+            ("all later ones", at(180), until),
+        ] {
+            let _ = writeln!(text, "| {name} | {} |", self.cell(&run, from, to));
+        }
+        let _ = writeln!(text);
+        Ok(())
+    }
+
     fn shifted(
         &self,
         text: &mut String,
@@ -244,3 +262,6 @@ impl Bench<'_> {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -131,6 +131,8 @@ pub struct Kept {
     pub widths: Sorted,
     /// Mean pinball loss, in milliseconds.
     pub pinball_ms: f64,
+    /// That of a bound for all of a minute, made in hindsight of what came in it.
+    pub hindsight_ms: f64,
     /// By minute of the promise.
     minutes: BTreeMap<u64, (u64, u64)>,
     /// By tenant.
@@ -145,6 +147,7 @@ impl Kept {
         rows.sort_by_key(|row| (row.judged.received, row.id));
         let mut kept = Self::default();
         let (mut run, mut widths, mut loss) = (0, Vec::new(), 0.0);
+        let mut minutes: BTreeMap<u64, Vec<f64>> = BTreeMap::new();
         for row in rows {
             let Some(bound) = row.judged.bounds[0] else {
                 continue;
@@ -162,11 +165,12 @@ impl Kept {
                 let (bound, came) = (bound.promised.get() as f64, came.get() as f64);
                 widths.push(bound / came.max(1.0));
                 let alpha = f64::from(row.judged.terms.map_or(100, |terms| terms.alpha.get()));
-                let (over, under) = ((came - bound).max(0.0), (bound - came).max(0.0));
-                loss += (1.0 - alpha / 1_000.0) * over + alpha / 1_000.0 * under;
+                loss += pinball(bound, came, alpha / 1_000.0);
+                minutes.entry(minute(row)).or_default().push(came);
             }
         }
         kept.pinball_ms = loss / widths.len().max(1) as f64 / 1_000.0;
+        kept.hindsight_ms = hindsight(minutes.into_values(), widths.len());
         kept.widths = Sorted::new(widths);
         kept
     }
@@ -195,15 +199,62 @@ impl Kept {
     }
 
     fn count(&mut self, row: &Row, in_time: bool) {
-        let minute = row.judged.received.as_micros() / Micros::from_secs(60).get();
         let more = u64::from(in_time);
         let add = |counts: &mut (u64, u64)| {
             counts.0 += 1;
             counts.1 += more;
         };
-        add(self.minutes.entry(minute).or_default());
+        add(self.minutes.entry(minute(row)).or_default());
         add(self.tenants.entry(row.judged.tenant.get()).or_default());
         self.due += 1;
         self.kept += more;
+    }
+}
+
+/// What a bound costs: what it is too short by counts more the fewer may be missed, what it is too
+/// long by the less.
+fn pinball(bound: f64, came: f64, alpha: f64) -> f64 {
+    (1.0 - alpha) * (came - bound).max(0.0) + alpha * (bound - came).max(0.0)
+}
+
+fn minute(row: &Row) -> u64 {
+    row.judged.received.as_micros() / Micros::from_secs(60).get()
+}
+
+/// The mean loss, in milliseconds, of the ninth decile of each minute as the bound of all in it.
+fn hindsight(minutes: impl Iterator<Item = Vec<f64>>, all: usize) -> f64 {
+    let of = |minute: Vec<f64>| {
+        let sorted = Sorted::new(minute);
+        let bound = sorted.quantile(0.9).unwrap_or(0.0);
+        let each = sorted.as_slice().iter();
+        each.map(|came| pinball(bound, *came, 0.1)).sum::<f64>()
+    };
+    minutes.map(of).sum::<f64>() / all.max(1) as f64 / 1_000.0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bound_that_is_too_short_costs_nine_times_as_much_as_one_that_is_too_long() {
+        assert!((pinball(100.0, 150.0, 0.1) - 45.0).abs() < 1e-9);
+        assert!((pinball(150.0, 100.0, 0.1) - 5.0).abs() < 1e-9);
+    }
+
+    #[test]
+    fn the_tenant_that_fared_worst_is_measured_by_what_it_was_entitled_to() {
+        let mut scores = Scores::default();
+        scores.tenants.insert(0, (100, 60));
+        scores.tenants.insert(1, (100, 40));
+        scores.tenants.insert(2, (20, 20));
+        scores.in_time = 120;
+        let fairest = scores.fairest().unwrap();
+        assert!(
+            (fairest - 1.0).abs() < 1e-9,
+            "40 of 40, and 20 of its own 20: {fairest}"
+        );
+        scores.tenants.insert(1, (100, 20));
+        assert!((scores.fairest().unwrap() - 0.5).abs() < 1e-9);
     }
 }

@@ -201,7 +201,7 @@ impl Admission {
             estimate,
             bounds: [None; 3],
             verdict: Verdict::Admit(Because::Unbound),
-            group: Group::of(facts.class, facts.prompt - facts.cached),
+            group: group(&facts),
             sent: None,
             ttft: None,
             is_overdue: false,
@@ -278,7 +278,7 @@ impl Admission {
         let first = self.costs.prefill.line(now)?.at(computed.get());
         let (factor, _) = self
             .stage
-            .factor(judged.group, terms.alpha, terms.calibration);
+            .factor(judged.group.sent(), terms.alpha, terms.calibration);
         let passed = now.since(judged.received);
         let late = |limit: Option<Micros>, bound: Micros| limit.is_some_and(|most| bound > most);
         if late(terms.ttft, passed + factor.times(first)) {
@@ -313,7 +313,7 @@ impl Admission {
         let expected = line.zip(judged.terms).map(|(line, terms)| {
             let factor = self
                 .stage
-                .factor(judged.group, terms.alpha, terms.calibration);
+                .factor(judged.group.sent(), terms.alpha, terms.calibration);
             (line.at(computed.get()), factor.0)
         });
         judged.sent = Some(Sent {
@@ -338,8 +338,9 @@ impl Admission {
             let span = now.since(sent.at);
             if let (Some((expected, factor)), Some(terms)) = (sent.expected, judged.terms) {
                 let missed = span > factor.times(expected);
-                self.stage.judged(judged.group, terms.alpha, missed);
-                self.stage.scored(judged.group, Score::of(span, expected));
+                self.stage.judged(judged.group.sent(), terms.alpha, missed);
+                self.stage
+                    .scored(judged.group.sent(), Score::of(span, expected));
             }
             self.costs.prefilled(sent.computed, span, now);
         }
@@ -510,6 +511,12 @@ impl Admission {
             self.due.remove(&(judged.received + bound.promised, id));
         }
     }
+}
+
+/// With which others a request is calibrated.
+fn group(facts: &Facts) -> Group {
+    let ahead = if facts.at_once { 0 } else { facts.ahead };
+    Group::of(facts.class, facts.prompt - facts.cached, ahead)
 }
 
 /// The same request in an empty pool.

@@ -72,22 +72,33 @@ impl Score {
     }
 }
 
-/// Which requests are calibrated together: those of one class and about one length.
+/// Which requests are calibrated together: those of one class, about one length, and with about as
+/// many before them. The wait of many is a sum of many, and so more certain than the wait of few.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Group(usize);
 
 impl Group {
     /// How many there are.
-    pub const COUNT: usize = 3 * Self::LENGTHS.len();
+    pub const COUNT: usize = 3 * Self::LENGTHS.len() * Self::AHEAD.len();
 
     /// Prompts up to so long are one length each, and all longer ones the last.
     const LENGTHS: [Tokens; 3] = [Tokens::new(512), Tokens::new(2_048), Tokens::new(u64::MAX)];
 
-    /// The group of a request of this class with so many tokens to compute.
-    pub fn of(class: Class, prompt: Tokens) -> Self {
+    /// Requests before it, likewise.
+    const AHEAD: [u64; 3] = [2, 7, u64::MAX];
+
+    /// The group of a request of this class with so many tokens to compute and so many before it.
+    pub fn of(class: Class, prompt: Tokens, ahead: u64) -> Self {
         let length = Self::LENGTHS.partition_point(|most| *most < prompt);
         let length = length.min(Self::LENGTHS.len() - 1);
-        Self(class.place() * Self::LENGTHS.len() + length)
+        let behind = Self::AHEAD.partition_point(|most| *most < ahead);
+        let behind = behind.min(Self::AHEAD.len() - 1);
+        Self((class.place() * Self::LENGTHS.len() + length) * Self::AHEAD.len() + behind)
+    }
+
+    /// The group of the same request once nobody is before it.
+    pub fn sent(self) -> Self {
+        Self(self.0 - self.0 % Self::AHEAD.len())
     }
 
     /// All of them.
@@ -329,7 +340,7 @@ mod tests {
     fn too_few_scores_for_a_level_widen_the_bound_and_say_so() {
         let alpha = Alpha::of_thousand(10).unwrap();
         let mut all = Calibrator::default();
-        let group = Group::of(Class::Standard, Tokens::new(1));
+        let group = Group::of(Class::Standard, Tokens::new(1), 0);
         let (guess, footing) = all.factor(group, alpha, Calibration::Rolling);
         assert_eq!((guess, footing), (Calibrator::GUESS, Footing::Guess));
         for _ in 0..20 {
@@ -349,8 +360,8 @@ mod tests {
     #[test]
     fn groups_are_apart_and_few_of_one_are_judged_as_all() {
         let mut all = Calibrator::default();
-        let short = Group::of(Class::Standard, Tokens::new(512));
-        let long = Group::of(Class::Standard, Tokens::new(513));
+        let short = Group::of(Class::Standard, Tokens::new(512), 0);
+        let long = Group::of(Class::Standard, Tokens::new(513), 0);
         assert_ne!(short, long);
         for n in 0..200 {
             all.scored(short, Score(1_000 + n));
@@ -363,7 +374,7 @@ mod tests {
     #[test]
     fn split_conformal_goes_by_the_first_scores_for_ever() {
         let mut all = Calibrator::default();
-        let group = Group::of(Class::Standard, Tokens::new(1));
+        let group = Group::of(Class::Standard, Tokens::new(1), 0);
         for n in 0..4_000 {
             all.scored(group, if n < 2_000 { Score::ONE } else { Score(4_096) });
         }
@@ -380,7 +391,7 @@ mod tests {
             came in proptest::collection::vec(1_u64..1_000_000, 2_000..2_500),
         ) {
             let mut all = Calibrator::default();
-            let group = Group::of(Class::Standard, Tokens::new(1));
+            let group = Group::of(Class::Standard, Tokens::new(1), 0);
             let estimate = Micros::new(1_000);
             let mut missed = 0_u64;
             // The estimate is useless, and the scores rise and fall by factors of thousands.

@@ -67,7 +67,7 @@ impl Admission {
             let pressure = &self.pressure[class.place()];
             let lengths = [Tokens::new(1), Tokens::new(1_024), Tokens::new(u64::MAX)];
             let factor = |prompt| {
-                let group = Group::of(class, prompt);
+                let group = Group::of(class, prompt, 5);
                 self.door[0].factor(group, terms.alpha, terms.calibration)
             };
             Some(ClassView {
@@ -117,7 +117,7 @@ impl Admission {
                 Metric::Ttft => &self.stage,
                 Metric::Tpot | Metric::E2e => &self.door[metric.place()],
             };
-            let group = Group::of(class, prompt);
+            let group = Group::of(class, prompt, 0);
             let bound = calibrator
                 .factor(group, terms.alpha, terms.calibration)
                 .0
