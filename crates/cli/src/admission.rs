@@ -174,7 +174,7 @@ fn shown(value: &Value) -> String {
 fn number(value: &Value) -> String {
     value
         .as_f64()
-        .map_or("-".to_owned(), |number| format!("{number:.3}"))
+        .map_or_else(|| "-".to_owned(), |number| format!("{number:.3}"))
 }
 
 fn report(data_dir: &Path) -> Result<(), String> {

@@ -287,7 +287,7 @@ impl Gateway {
             Event::ReplicaStopped { replica } => self.replica_stopped(replica),
             Event::ReplicaLeaving { replica } => self.leave(replica),
             Event::Reconfigured(tenancy) => self.reconfigure(*tenancy, now),
-            Event::Recalled { model, learned } => self.recall(model, *learned),
+            Event::Recalled { model, learned } => self.recall(model, learned),
             Event::Priced(tariff) => self.purses.change(*tariff, now),
             Event::Drain { bound } => self.begin_drain(bound, now),
             Event::Remembered { tenant, past } => {

@@ -215,7 +215,7 @@ fn recall(desk: &Desk, (id, model): (ModelId, &ModelConfig), folder: &Path) {
     let name = &model.name;
     match state::read(folder, &Provenance::of(model, now)) {
         Ok(Some(state)) => {
-            let learned = Box::new(Learned::State(state));
+            let learned = Learned::State(Box::new(state));
             desk.submit(Event::Recalled { model: id, learned });
             tracing::info!("what was learned of {name}'s latency is taken on");
         }

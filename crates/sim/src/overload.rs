@@ -175,8 +175,9 @@ impl Bench<'_> {
                 let (run, until) = self.run(load, arm, |_| {})?;
                 let kept = Kept::of(&run.tally, WARMUP, until);
                 let windows = kept.windows();
-                let number =
-                    |number: Option<f64>| number.map_or("-".to_owned(), |n| format!("{n:.1}"));
+                let number = |number: Option<f64>| {
+                    number.map_or_else(|| "-".to_owned(), |n| format!("{n:.1}"))
+                };
                 let _ = writeln!(
                     text,
                     "| {load:.1} | {} | {} | {} | {} | {} | {} | {:.0} | {:.0} | {:.2} |",

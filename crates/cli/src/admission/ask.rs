@@ -30,7 +30,7 @@ fn exchange(address: SocketAddr, path: &str, key: Option<&str>) -> std::io::Resu
     let mut stream = TcpStream::connect_timeout(&address, PATIENCE)?;
     stream.set_read_timeout(Some(PATIENCE))?;
     stream.set_write_timeout(Some(PATIENCE))?;
-    let key = key.map_or(String::new(), |key| {
+    let key = key.map_or_else(String::new, |key| {
         format!("Authorization: Bearer {key}\r\n")
     });
     // HTTP/1.0: the answer is as it is, without chunks, and ends with the connection.

@@ -89,7 +89,7 @@ impl Sums {
                 kept(0),
                 kept(1),
                 kept(2),
-                width.map_or("-".to_owned(), |width| format!("{width:.2}")),
+                width.map_or_else(|| "-".to_owned(), |width| format!("{width:.2}")),
             ]);
         }
         table.text()

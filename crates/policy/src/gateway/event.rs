@@ -135,7 +135,7 @@ pub enum Event {
         /// Of which model.
         model: ModelId,
         /// What.
-        learned: Box<Learned>,
+        learned: Learned,
     },
     /// Prices or budgets have changed, or the ledger knows more of what was spent.
     Priced(Box<Tariff>),
@@ -261,7 +261,7 @@ pub enum Effect {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Learned {
     /// All that another gateway had learned.
-    State(slo::State),
+    State(Box<slo::State>),
     /// A model of what estimates miss.
     Model(slo::trees::Trees),
 }

@@ -160,7 +160,7 @@ impl Gateway {
             return;
         };
         match learned {
-            Learned::State(state) => admission.recall(state),
+            Learned::State(state) => admission.recall(*state),
             Learned::Model(trees) => admission.set_model(trees),
         }
     }

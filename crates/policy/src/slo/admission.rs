@@ -192,7 +192,11 @@ impl Admission {
         let terms = terms.map(|terms| terms.tightened(door.asked));
         let facts = self.told(&door, terms.as_ref(), now);
         self.note_pressure(&facts, now);
-        let estimate = Estimate::of(&facts).map(|plan| self.model.apply(&facts, plan));
+        let estimate = Estimate::of(&facts).map(|plan| match facts.at_once {
+            // Little of it is left to chance, and it is scored by what is expected of the replica.
+            true => plan,
+            false => self.model.apply(&facts, plan),
+        });
         let mut judged = Judged {
             tenant: door.tenant,
             received: door.received,
@@ -310,11 +314,16 @@ impl Admission {
         };
         self.costs.dispatched(judged.received, now);
         let line = self.costs.prefill.line(now);
-        let expected = line.zip(judged.terms).map(|(line, terms)| {
+        let expected = match judged.estimate {
+            // It was promised this a moment ago.
+            Some(plan) if judged.facts.at_once => Some(plan.first),
+            Some(_) | None => line.map(|line| line.at(computed.get())),
+        };
+        let expected = expected.zip(judged.terms).map(|(expected, terms)| {
             let factor = self
                 .stage
                 .factor(judged.group.sent(), terms.alpha, terms.calibration);
-            (line.at(computed.get()), factor.0)
+            (expected, factor.0)
         });
         judged.sent = Some(Sent {
             at: now,

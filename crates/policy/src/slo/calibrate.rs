@@ -181,7 +181,10 @@ impl Calibrator {
         }
         let own = &self.groups[group.0];
         if own.len() >= Self::GROUP_MIN {
-            own.at(own.level.unwrap_or(Level::of(alpha)), Footing::Group)
+            own.at(
+                own.level.unwrap_or_else(|| Level::of(alpha)),
+                Footing::Group,
+            )
         } else if self.pool.len() >= Self::POOL_MIN {
             self.pool.at(Level::of(alpha), Footing::Pool)
         } else {
@@ -308,7 +311,7 @@ impl Scores {
     }
 
     fn follow(&mut self, alpha: Alpha, missed: bool) {
-        let level = self.level.unwrap_or(Level::of(alpha));
+        let level = self.level.unwrap_or_else(|| Level::of(alpha));
         self.level = Some(level.followed(alpha, missed));
     }
 }

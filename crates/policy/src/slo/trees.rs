@@ -8,13 +8,12 @@ use super::facts::{Estimate, Facts};
 use crate::units::{Micros, count};
 
 /// What a tree may ask of a request, in the order of [`features`].
-pub const FEATURES: [&str; 12] = [
+pub const FEATURES: [&str; 11] = [
     "estimate_us",
     "prompt",
     "uncached",
     "ahead",
     "work_ahead",
-    "at_once",
     "running",
     "slots",
     "waiting",
@@ -32,7 +31,6 @@ pub fn features(facts: &Facts, estimate: &Estimate) -> [u64; FEATURES.len()] {
         (facts.prompt - facts.cached).get(),
         facts.ahead,
         facts.work_ahead.get(),
-        u64::from(facts.at_once),
         u64::from(pool.running),
         u64::from(pool.slots),
         pool.waiting,

@@ -107,9 +107,9 @@ fn two_that_are_refused_at_once_are_told_different_times_to_come_back() {
         .map(|n| rig.arrive(id + n))
         .chain([effects])
         .filter(|effects| {
-            !records(effects)
+            records(effects)
                 .next()
-                .is_none_or(|one| one.dispatched.is_some())
+                .is_some_and(|one| one.dispatched.is_none())
         })
         .map(|effects| refusal(&effects).retry_after)
         .collect();
@@ -254,7 +254,7 @@ fn what_was_learned_is_taken_on_by_another_gateway() {
     let mut second = promising(Micros::from_secs(2), Mode::Guarantee);
     second.handle(Event::Recalled {
         model: MODEL,
-        learned: Box::new(Learned::State(state.clone())),
+        learned: Learned::State(Box::new(state.clone())),
     });
     assert_eq!(second.gateway.learned(MODEL).unwrap(), state);
     let view = |rig: &Rig| rig.gateway.promises(MODEL, rig.now).unwrap();
