@@ -15,11 +15,13 @@ VENV := .venv
 NEXTEST_VERSION := 0.9.143
 # Arguments for `tollgate serve`, as in: make serve ARGS="--config my.yaml"
 ARGS ?=
+# How many random mixes `make mixes` runs.
+MIXES ?= 400
 
 # A heading, so that a long run shows where it is.
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help serve test check fmt tidy docs lint doc doctest unit end-to-end wasm prerequisites model nextest
+.PHONY: help serve test check fmt tidy docs lint doc doctest unit mixes end-to-end wasm prerequisites model nextest
 
 help:
 	@echo 'make serve   build Tollgate and serve the default model on 127.0.0.1:8080'
@@ -88,6 +90,11 @@ doctest:
 unit: nextest model
 	$(call say,tests)
 	cargo nextest run --workspace
+
+# Some minutes: on one thread, so that it can run beside other work.
+mixes: model
+	$(call say,$(MIXES) random mixes of requests against each request alone)
+	TOLLGATE_MIXES=$(MIXES) cargo test --package tollgate-engine --lib mixes_on_the_model -- --nocapture
 
 end-to-end: model $(VENV)/installed
 	$(call say,the openai client against the built binary)

@@ -13,6 +13,7 @@ use tollgate_sim::stats::{Sorted, by_window};
 use tollgate_sim::workload::TenantLoad;
 use tollgate_sim::{Arrivals, Lengths};
 
+use crate::plot::{Frontier, Point, Series};
 use crate::report::Report;
 use crate::rows::{Ending, Row};
 use crate::run::{BenchError, Progress, run_keeping_rows};
@@ -258,6 +259,32 @@ impl FloodReport {
             Report::EXIT_VALID
         } else {
             Report::EXIT_INVALID
+        }
+    }
+
+    /// The arms that had anybody beside the quiet tenants, as points of tokens a second against p99
+    /// TTFT. Arms named `SERIES:LABEL` are points of one series.
+    pub fn frontier(&self, title: &str) -> Frontier {
+        let mut series: Vec<Series> = Vec::new();
+        let beside_others = |arm: &&ArmSummary| arm.other_requests[0] > 0 && arm.invalid.is_empty();
+        for arm in self.arms.iter().filter(beside_others) {
+            let (name, label) = arm.name.split_once(':').unwrap_or((&arm.name, ""));
+            let point = Point {
+                tokens_per_s: arm.tokens_per_s,
+                p99_ms: arm.quiet_ttft.p99_ms.unwrap_or(f64::NAN),
+                label: label.to_owned(),
+            };
+            match series.iter_mut().find(|one| one.name == name) {
+                Some(one) => one.points.push(point),
+                None => series.push(Series {
+                    name: name.to_owned(),
+                    points: vec![point],
+                }),
+            }
+        }
+        Frontier {
+            title: title.to_owned(),
+            series,
         }
     }
 

@@ -1,5 +1,5 @@
-//! `tollgate admission`: how promises of latency fare, as a running gateway says and as its trace of
-//! decisions says.
+//! `tollgate admission`: how promises of latency fare, as a running gateway says and as its trace
+//! of decisions says.
 
 mod ask;
 mod rows;
@@ -205,7 +205,10 @@ struct Stop;
 fn read(data_dir: &Path, mut take: impl FnMut(&str) -> Result<(), Stop>) -> Result<(), String> {
     let folder = data_dir.display();
     let files = trace_files(data_dir).map_err(|error| {
-        format!("there is no trace of decisions in {folder}: {error}; give --data-dir of a gateway with an slo")
+        format!(
+            "there is no trace of decisions in {folder}: {error}; give --data-dir of a gateway \
+             with an slo"
+        )
     })?;
     for path in files {
         let said = |error: io::Error| format!("{}: {error}", path.display());

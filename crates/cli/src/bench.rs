@@ -127,6 +127,11 @@ fn run_flood(args: &FloodArgs) -> anyhow::Result<ExitCode> {
     line.end();
     let report = report?;
     terminal::print(&report);
+    if let Some(path) = &args.plot {
+        let svg = report.frontier("Tokens a second and the quiet tenant's wait");
+        std::fs::write(path, svg.to_svg())
+            .with_context(|| format!("can't write {}", path.display()))?;
+    }
     if let Some(path) = &args.load.json {
         write_json(path, &report.to_json())?;
     }

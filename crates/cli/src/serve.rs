@@ -84,6 +84,7 @@ fn default_model(chosen: Option<&Path>) -> Result<ModelConfig, ExitCode> {
     let engine = EngineConfig::Embedded {
         path: path.to_owned(),
         threads: None,
+        pooling: None,
     };
     Ok(ModelConfig::new(DEFAULT_NAME.to_owned(), engine))
 }

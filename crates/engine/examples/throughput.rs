@@ -1,10 +1,11 @@
 //! Prints how fast the embedded engine reads prompts and writes answers, alone and together, what a
 //! prefix cache gives, and how much of the time is not the model's.
 //!
-//! `cargo run --release -p tollgate-engine --example throughput [MODEL.gguf] [RUNS]`. Prefill is
-//! 512 prompt tokens a sequence for one token of answer; decode is 64 tokens of answer after a
-//! prompt of 8: the best of RUNS runs each. The shared workload is 48 requests, eight at a time, of
-//! which seven in ten begin with one of four prompts of about 550 tokens, for 32 tokens of answer.
+//! `cargo run --release -p tollgate-engine --example throughput -- [MODEL.gguf] [RUNS] [THREADS]
+//! [SEQUENCES,…]`. Prefill is 512 prompt tokens a sequence for one token of answer; decode is 64
+//! tokens of answer after a prompt of 8: the best of RUNS runs each. Without SEQUENCES comes the
+//! shared workload too: 48 requests, eight at a time, of which seven in ten begin with one of four
+//! prompts of about 550 tokens, for 32 tokens of answer.
 
 #![expect(clippy::print_stdout, reason = "printing is its job")]
 
@@ -50,11 +51,18 @@ fn main() -> Result<(), Failed> {
     let default = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
     let path = arguments.next().unwrap_or_else(|| default.into());
     let runs: u32 = arguments.next().map_or(Ok(3), |runs| runs.parse())?;
+    let threads = match arguments.next() {
+        Some(threads) => threads.parse()?,
+        None => NonZeroU32::try_from(u32::try_from(available_parallelism()?.get())?)?,
+    };
+    let chosen = arguments.next();
+    let sizes = chosen.as_deref().unwrap_or("1,8,16,32").split(',');
+    let sizes = sizes.map(str::parse).collect::<Result<Vec<u64>, _>>()?;
     let model = LlamaModel::load(&PathBuf::from(path))?;
     println!("{}", model.name());
     let text = model.tokenize(&"The toll gate stands on a long road. ".repeat(80))?;
-    let bench = Bench::start(&model, LIMITS)?;
-    for sequences in [1_u64, 8, 16, 32] {
+    let bench = Bench::start(&model, LIMITS, threads)?;
+    for sequences in sizes {
         let job = |prompt: &[Token], output, sampling: &Sampling| Ask {
             prompt: prompt.to_vec(),
             output,
@@ -74,12 +82,15 @@ fn main() -> Result<(), Failed> {
         );
     }
     bench.engine.stop();
+    if chosen.is_some() {
+        return Ok(());
+    }
     let cached = CacheConfig {
         prefixes: 64,
         tenant_blocks: KvBlocks::new(640),
     };
     for (name, cache) in [("off", CacheConfig::OFF), ("on", cached)] {
-        let bench = Bench::start(&model, Config { cache, ..LIMITS })?;
+        let bench = Bench::start(&model, Config { cache, ..LIMITS }, threads)?;
         bench.shared(name, &model)?;
         bench.engine.stop();
     }
@@ -113,8 +124,7 @@ enum Said {
 }
 
 impl Bench {
-    fn start(model: &Arc<LlamaModel>, limits: Config) -> Result<Self, Failed> {
-        let threads = NonZeroU32::try_from(u32::try_from(available_parallelism()?.get())?)?;
+    fn start(model: &Arc<LlamaModel>, limits: Config, threads: NonZeroU32) -> Result<Self, Failed> {
         let spec = Spec {
             name: "engine".into(),
             limits,
@@ -183,6 +193,7 @@ impl Bench {
                 ignore_eos: true,
                 ..Stop::default()
             },
+            spelled: Vec::new(),
             echo: false,
             output,
         };
@@ -264,6 +275,8 @@ impl Output for Ears {
             let _ = self.sender.send(Said::First(self.id, now()));
         }
     }
+
+    fn vector(&mut self, _: u32, _: Vec<f32>) {}
 
     fn finished(&mut self, _: u32, _: FinishReason) {}
 

@@ -68,16 +68,21 @@ pub struct StepWork<'a> {
     pub samples: bool,
 }
 
-/// What a step gave one sequence: a token where one was sampled.
+/// What a step gave one sequence: a token where one was sampled, or the vector of its text.
 pub type Sampled = Result<Option<Drawn>, SequenceError>;
 
-/// A token that was sampled.
+/// What came of the last token that is known.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Drawn {
-    /// Which one.
-    pub token: Token,
-    /// How likely it was, where the sequence is to tell.
-    pub likely: Option<Likelihood>,
+pub enum Drawn {
+    /// The next token.
+    Token {
+        /// Which one.
+        token: Token,
+        /// How likely it was, where the sequence is to tell.
+        likely: Option<Likelihood>,
+    },
+    /// The vector of the whole text, of length 1. No token comes after it.
+    Vector(Vec<f32>),
 }
 
 /// How likely a token was among all, by natural logarithms.

@@ -11,7 +11,7 @@ use tollgate_policy::outcome::{EngineEnding, FinishReason};
 use tollgate_policy::units::Tokens;
 use tollgate_policy::usage::Usage;
 
-use crate::backend::{Backend, Begin, Drawn};
+use crate::backend::{Backend, Begin, Drawn, Likelihood};
 use crate::job::{Delta, Job, Likely, Logprob, Output, Sampling, Token};
 use crate::seed::mix;
 use crate::text::{Shown, TextStream};
@@ -65,6 +65,8 @@ pub(crate) struct Choice {
     /// Whether another one computes the prompt, and is charged for it.
     is_younger: bool,
     stop: Arc<[Token]>,
+    /// Control tokens that are shown, and as what.
+    spelled: Arc<[(Token, String)]>,
     text: TextStream,
     /// What its text begins with, until that has been said.
     echo: Vec<Token>,
@@ -79,6 +81,7 @@ pub(crate) type Parts = (Answering, Vec<(Start, Choice)>);
 /// Takes a job apart. `name` gives each sequence a name for the scheduler, `seed` is the engine's.
 pub(crate) fn take_apart(job: Job, seed: u64, mut name: impl FnMut() -> RequestId) -> Parts {
     let stop: Arc<[Token]> = job.stop.tokens.into();
+    let spelled: Arc<[(Token, String)]> = job.spelled.into();
     let mut parts = Vec::new();
     for prompt in job.prompts {
         let mut elder = None;
@@ -99,6 +102,7 @@ pub(crate) fn take_apart(job: Job, seed: u64, mut name: impl FnMut() -> RequestI
                 begun: false,
                 is_younger: elder.is_some(),
                 stop: Arc::clone(&stop),
+                spelled: Arc::clone(&spelled),
                 text: TextStream::new(job.stop.strings.clone()),
                 echo: if job.echo { prompt.clone() } else { Vec::new() },
                 unsaid: 0,
@@ -142,22 +146,45 @@ impl Choice {
         }
     }
 
-    /// Takes a sampled token; whether the text ends with it.
+    /// Takes what was drawn: the token that the scheduler is to know of, and whether the sequence
+    /// ends with it. A vector comes in place of a token that means nothing.
     pub(crate) fn say(
         &mut self,
         drawn: Drawn,
         backend: &dyn Backend,
         output: &mut dyn Output,
+    ) -> (Token, bool) {
+        match drawn {
+            Drawn::Token { token, likely } => {
+                (token, self.say_token(token, likely, backend, output))
+            }
+            Drawn::Vector(vector) => {
+                output.vector(self.index, vector);
+                (Token::new(0), true)
+            }
+        }
+    }
+
+    fn say_token(
+        &mut self,
+        token: Token,
+        likely: Option<Likelihood>,
+        backend: &dyn Backend,
+        output: &mut dyn Output,
     ) -> bool {
         self.say_echo(backend, output);
         self.unsaid += 1;
-        if backend.is_end(drawn.token) || self.stop.contains(&drawn.token) {
+        if backend.is_end(token) || self.stop.contains(&token) {
             return true;
         }
         let mut bytes = Vec::new();
-        backend.bytes(drawn.token, &mut bytes);
+        match self.spelled.iter().find(|(spelled, _)| *spelled == token) {
+            Some((_, text)) => bytes.extend_from_slice(text.as_bytes()),
+            None => backend.bytes(token, &mut bytes),
+        }
         let Shown { text, stopped } = self.text.push(&bytes);
-        self.likely.extend(logprob(drawn, backend));
+        self.likely
+            .extend(likely.map(|likely| logprob(token, likely, backend)));
         self.send(text, output);
         if stopped {
             // Nothing of what was cut off comes out at the end.
@@ -193,18 +220,17 @@ impl Choice {
     }
 }
 
-fn logprob(drawn: Drawn, backend: &dyn Backend) -> Option<Logprob> {
-    let likelihood = drawn.likely?;
+fn logprob(token: Token, likelihood: Likelihood, backend: &dyn Backend) -> Logprob {
     let likely = |token, logprob| {
         let mut bytes = Vec::new();
         backend.bytes(token, &mut bytes);
         Likely { bytes, logprob }
     };
     let top = likelihood.top.into_iter();
-    Some(Logprob {
-        chosen: likely(drawn.token, likelihood.chosen),
+    Logprob {
+        chosen: likely(token, likelihood.chosen),
         top: top.map(|(token, logprob)| likely(token, logprob)).collect(),
-    })
+    }
 }
 
 /// The request's own seed, or one that differs from request to request; each choice has another.

@@ -1,6 +1,8 @@
 //! What every backend must do, run on each. Waits on channels with deadlines, never on time.
 
+mod calls;
 mod constrained;
+mod mixes;
 mod one_by_one;
 mod rig;
 mod sharing;
@@ -418,7 +420,11 @@ fn stopping_fails_what_runs_and_gives_back_what_comes_later(lab: &Lab) {
     let ends = rig.events.try_iter().filter_map(|event| match event {
         Event::End(id, ending, _) => Some((id.get(), ending)),
         Event::Died(why) => panic!("it was told to stop, and did not die: {why}"),
-        Event::Delta(..) | Event::Finished(..) | Event::Observed(..) | Event::Stepped(_) => None,
+        Event::Delta(..)
+        | Event::Vector(..)
+        | Event::Finished(..)
+        | Event::Observed(..)
+        | Event::Stepped(_) => None,
     });
     let failed = EngineEnding::Failed(Failure::Engine);
     assert_eq!(ends.collect::<Vec<_>>(), [(1, failed), (2, failed)]);

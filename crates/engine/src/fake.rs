@@ -3,8 +3,9 @@
 //!
 //! A token is a byte, so characters are split over tokens. What comes next depends on every token
 //! that the sequence computed, in order: a driver that skips one, computes one twice or mixes two
-//! sequences up changes the text. Time passes only through a function that is handed in, and faults
-//! happen where they were asked for.
+//! sequences up changes the text. Only what a prompt has between `\u{2}say:` and `\u{3}` is said as
+//! it is: so a test, or a demonstration, gets the text that it wants. Time passes only through a
+//! function that is handed in, and faults happen where they were asked for.
 
 use std::collections::BTreeMap;
 use std::num::NonZeroU64;
@@ -18,8 +19,11 @@ use crate::backend::{
     StepWork,
 };
 use crate::job::Token;
-use crate::model::{ChatMessage, GrammarError, Model, TemplateError, TokenizeError};
+use crate::model::{
+    CallCount, CallStyle, ChatMessage, GrammarError, Model, TemplateError, TokenizeError, ToolOffer,
+};
 use crate::seed::mix;
+use crate::tools;
 
 /// The end of a turn; the tokens below it are bytes.
 const END: i32 = 256;
@@ -31,6 +35,9 @@ const WORDS: [&str; 8] = [
     "toll ", "gate ", "lane ", "-你好", "~🙂 ", "+é, ", "queue ", "fair\n",
 ];
 
+/// Between these a prompt says what the answer is; the last such text counts.
+const SCRIPT: (&[u8], i32) = (b"\x02say:", 3);
+
 /// One in so many words is the end of the turn.
 const WORDS_PER_END: u64 = 32;
 
@@ -38,12 +45,24 @@ const WORDS_PER_END: u64 = 32;
 #[derive(Clone, Debug)]
 pub struct FakeModel {
     context: Tokens,
+    vector: Option<u32>,
 }
 
 impl FakeModel {
     /// A model with this context.
     pub const fn new(context: Tokens) -> Self {
-        Self { context }
+        Self {
+            context,
+            vector: None,
+        }
+    }
+
+    /// One that makes vectors of so many numbers, and no text.
+    pub const fn with_vectors(context: Tokens, length: u32) -> Self {
+        Self {
+            context,
+            vector: Some(length),
+        }
     }
 }
 
@@ -79,7 +98,13 @@ impl Model for FakeModel {
     /// A line `role: content` for each message, then `assistant: `. As strict as the strictest
     /// template in use: a system message may come first, then users and assistants take turns, a
     /// user first.
-    fn render_chat(&self, messages: &[ChatMessage]) -> Result<String, TemplateError> {
+    fn render_chat(
+        &self,
+        messages: &[ChatMessage],
+        offers: &[ToolOffer],
+    ) -> Result<String, TemplateError> {
+        let told = tools::in_words(messages, offers);
+        let messages = told.as_slice();
         let refuse = |reason: &str| {
             Err(TemplateError::Refused {
                 reason: reason.into(),
@@ -99,11 +124,23 @@ impl Model for FakeModel {
             }
         }
         let mut prompt = String::new();
-        for ChatMessage { role, content } in messages {
+        for ChatMessage { role, content, .. } in messages {
             prompt.extend([role, ": ", content, "\n"]);
         }
         prompt.push_str("assistant: ");
         Ok(prompt)
+    }
+
+    fn call_style(&self) -> CallStyle {
+        CallStyle::Tagged
+    }
+
+    fn call_grammar(&self, _: &[ToolOffer], _: CallCount) -> Result<String, GrammarError> {
+        Err(GrammarError::Unsupported)
+    }
+
+    fn vector_length(&self) -> Option<u32> {
+        self.vector
     }
 
     fn check_grammar(&self, _: &str) -> Result<(), GrammarError> {
@@ -149,6 +186,8 @@ pub struct Faults {
     pub fatal_step: Option<u64>,
     /// Steps, counted from 1, that panic.
     pub panic_step: Option<u64>,
+    /// A step, counted from 1, that takes so long.
+    pub slow_step: Option<(u64, Micros)>,
 }
 
 /// A backend without a model.
@@ -157,9 +196,10 @@ pub struct Fake {
     faults: Faults,
     spend: Box<dyn FnMut(Micros) + Send>,
     steps: u64,
+    vector: Option<u32>,
     sequences: BTreeMap<SeqId, Sequence>,
     /// Stands for the KV of each sequence: at each position a digest of all tokens up to there.
-    kv: BTreeMap<SeqId, Vec<u64>>,
+    kv: BTreeMap<SeqId, Vec<Computed>>,
 }
 
 impl std::fmt::Debug for Fake {
@@ -172,8 +212,17 @@ impl std::fmt::Debug for Fake {
     }
 }
 
+/// What is left of a token that was computed.
+#[derive(Clone, Copy, Debug, Default)]
+struct Computed {
+    digest: u64,
+    token: i32,
+}
+
 struct Sequence {
     begin: Begin,
+    /// What it is to say, where its prompt tells.
+    script: Option<Vec<i32>>,
     /// What is left of the word under way.
     word: std::slice::Iter<'static, u8>,
     output: u64,
@@ -191,6 +240,7 @@ impl Fake {
             faults,
             spend: Box::new(spend),
             steps: 0,
+            vector: None,
             sequences: BTreeMap::new(),
             kv: BTreeMap::new(),
         })
@@ -201,6 +251,12 @@ impl Fake {
         Self::new(costs, faults, |cost| {
             std::thread::sleep(std::time::Duration::from_micros(cost.get()));
         })
+    }
+
+    /// The same, making vectors where the model does.
+    pub fn of(mut self: Box<Self>, model: &FakeModel) -> Box<Self> {
+        self.vector = model.vector;
+        self
     }
 
     fn advance(&mut self, work: &StepWork<'_>) -> Result<Sampled, FatalError> {
@@ -226,12 +282,22 @@ impl Fake {
                 return failed("a token is not in the vocabulary");
             };
             let before = kv.last().copied().unwrap_or_default();
-            kv.push(mix(before ^ number));
+            kv.push(Computed {
+                digest: mix(before.digest ^ number),
+                token: token.get(),
+            });
         }
         if !work.samples {
             return Ok(Ok(None));
         }
-        let token = sequence.sample(kv.last().copied().unwrap_or_default());
+        let digest = kv.last().copied().unwrap_or_default().digest;
+        if let Some(length) = self.vector {
+            return Ok(Ok(Some(Drawn::Vector(vector(digest, length)))));
+        }
+        if sequence.output == 0 {
+            sequence.script = script(kv);
+        }
+        let token = sequence.sample(digest);
         if self
             .faults
             .output
@@ -243,7 +309,7 @@ impl Fake {
             chosen: 0.0,
             top: vec![(token, 0.0); usize::from(top > 0)],
         });
-        Ok(Ok(Some(Drawn { token, likely })))
+        Ok(Ok(Some(Drawn::Token { token, likely })))
     }
 }
 
@@ -265,6 +331,7 @@ impl Backend for Fake {
         let word = [].iter();
         let sequence = Sequence {
             begin: begin.clone(),
+            script: None,
             word,
             output: 0,
         };
@@ -316,6 +383,11 @@ impl Backend for Fake {
     ) -> Result<(), FatalError> {
         self.steps += 1;
         (self.spend)(self.costs.of(work));
+        if let Some((step, time)) = self.faults.slow_step
+            && step == self.steps
+        {
+            (self.spend)(time);
+        }
         assert_ne!(
             Some(self.steps),
             self.faults.panic_step,
@@ -345,6 +417,10 @@ impl Backend for Fake {
 impl Sequence {
     fn sample(&mut self, digest: u64) -> Token {
         self.output += 1;
+        if let Some(script) = &self.script {
+            let place = usize::try_from(self.output - 1).unwrap_or(usize::MAX);
+            return Token::new(script.get(place).copied().unwrap_or(END));
+        }
         if self.word.as_slice().is_empty() {
             let seed = if self.begin.sampling.temperature > 0.0 {
                 self.begin.seed
@@ -363,31 +439,54 @@ impl Sequence {
     }
 }
 
+/// What a prompt says that the answer is.
+fn script(kv: &[Computed]) -> Option<Vec<i32>> {
+    let (opening, closing) = SCRIPT;
+    let end = kv.iter().rposition(|one| one.token == closing)?;
+    let text: Vec<i32> = kv[..end].iter().map(|one| one.token).collect();
+    let opens = |piece: &[i32]| {
+        piece
+            .iter()
+            .copied()
+            .eq(opening.iter().copied().map(i32::from))
+    };
+    let begin = text.windows(opening.len()).rposition(opens)?;
+    Some(text[begin + opening.len()..].to_vec())
+}
+
+/// Numbers that depend on every token of a text, together of length 1.
+#[expect(clippy::cast_precision_loss, reason = "24 bits fit")]
+fn vector(digest: u64, length: u32) -> Vec<f32> {
+    let number = |n| (mix(digest ^ mix(n)) >> 40) as f32 / (1_u32 << 23) as f32 - 1.0;
+    unit((0..u64::from(length)).map(number).collect())
+}
+
+/// A vector of length 1 in the same direction; one without a direction stays as it is.
+pub(crate) fn unit(mut vector: Vec<f32>) -> Vec<f32> {
+    let square: f32 = vector.iter().map(|number| number * number).sum();
+    if square > 0.0 {
+        let length = square.sqrt();
+        vector.iter_mut().for_each(|number| *number /= length);
+    }
+    vector
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn message(role: &str) -> ChatMessage {
-        ChatMessage {
-            role: role.into(),
-            content: "x".into(),
-        }
+        ChatMessage::new(role, "x")
     }
 
     fn render(roles: &[&str]) -> Result<String, TemplateError> {
         let messages: Vec<_> = roles.iter().map(|role| message(role)).collect();
-        FakeModel::new(Tokens::new(64)).render_chat(&messages)
+        FakeModel::new(Tokens::new(64)).render_chat(&messages, &[])
     }
 
     #[test]
     fn roles_out_of_turn_are_the_callers_mistake() {
-        for roles in [
-            &["user", "user"][..],
-            &["assistant"],
-            &["system"],
-            &["user", "tool"],
-            &[],
-        ] {
+        for roles in [&["user", "user"][..], &["assistant"], &["system"], &[]] {
             assert!(render(roles).unwrap_err().is_callers(), "{roles:?}");
         }
         let prompt = render(&["system", "user", "assistant", "user"]).unwrap();

@@ -1,5 +1,6 @@
 //! The handle of a running engine. It only passes on: nothing here waits for a step.
 
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{self, Receiver, Sender, SyncSender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -50,6 +51,48 @@ pub struct Gauges {
     pub steps: u64,
 }
 
+/// How far the thread is: what may be in its hands never longer than a step takes.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Progress {
+    /// Rounds begun: what was told taken in, and a step made.
+    pub begun: u64,
+    /// Rounds ended; all that were begun while it waits to be told something.
+    pub ended: u64,
+}
+
+impl Progress {
+    /// Whether it is inside a round.
+    pub const fn is_busy(self) -> bool {
+        self.begun > self.ended
+    }
+}
+
+/// The same, as two threads share it.
+#[derive(Debug, Default)]
+pub(crate) struct Pulse {
+    begun: AtomicU64,
+    ended: AtomicU64,
+}
+
+impl Pulse {
+    pub(crate) fn begin(&self) {
+        self.begun.fetch_add(1, Ordering::Relaxed);
+    }
+
+    pub(crate) fn end(&self) {
+        self.ended.fetch_add(1, Ordering::Relaxed);
+    }
+
+    fn read(&self) -> Progress {
+        // The later one first: a round that ends between the two looks ended.
+        let begun = self.begun.load(Ordering::Relaxed);
+        Progress {
+            ended: self.ended.load(Ordering::Relaxed).min(begun),
+            begun,
+        }
+    }
+}
+
 /// What the thread is told.
 pub(crate) enum Command {
     Start(Box<Job>),
@@ -63,6 +106,7 @@ pub(crate) enum Command {
 pub struct Engine {
     gate: Arc<Gate>,
     gauges: Arc<Mutex<Gauges>>,
+    pulse: Arc<Pulse>,
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
@@ -85,7 +129,9 @@ impl Engine {
         let (sender, inbox) = mpsc::channel();
         let gate = Arc::new(Gate(Mutex::new(Some(sender))));
         let gauges = Arc::new(Mutex::new(Gauges::default()));
-        let worker = Worker::new(scheduler, observer, Arc::clone(&gauges), spec.seed);
+        let pulse = Arc::new(Pulse::default());
+        let shared = (Arc::clone(&gauges), Arc::clone(&pulse));
+        let worker = Worker::new(scheduler, observer, shared, spec.seed);
         let (ready, is_ready) = mpsc::sync_channel(1);
         let closing = Arc::clone(&gate);
         let run = move || run(worker, &closing, &inbox, backend, &ready);
@@ -94,6 +140,7 @@ impl Engine {
             Ok(Ok(())) => Ok(Self {
                 gate,
                 gauges,
+                pulse,
                 thread: Mutex::new(Some(thread)),
             }),
             Ok(Err(error)) => Err(error),
@@ -123,6 +170,23 @@ impl Engine {
     /// learned the end.
     pub fn gauges(&self) -> Gauges {
         *lock(&self.gauges)
+    }
+
+    /// How far its thread is.
+    pub fn progress(&self) -> Progress {
+        self.pulse.read()
+    }
+
+    /// Tells the engine to end once it comes back from the step it is in, without waiting for that.
+    pub fn give_up(&self) {
+        let _ = self.gate.send(Command::Stop);
+        self.gate.close();
+    }
+
+    /// Whether its thread has ended.
+    pub fn is_over(&self) -> bool {
+        let thread = lock(&self.thread);
+        thread.as_ref().is_none_or(JoinHandle::is_finished)
     }
 
     /// Ends the engine and waits for its thread. Requests that still run end as failed. Not for the

@@ -30,6 +30,9 @@ pub struct Job {
     pub sampling: Sampling,
     /// When a text ends, besides at the model's own end of a turn.
     pub stop: Stop,
+    /// Control tokens that are shown in the text, and as what: markers that mean something to
+    /// whoever reads it.
+    pub spelled: Vec<(Token, String)>,
     /// Whether each text begins with its prompt.
     pub echo: bool,
     /// Where the text goes.
@@ -150,6 +153,9 @@ impl Sampling {
 pub trait Output: Send {
     /// More text; never empty.
     fn delta(&mut self, delta: Delta);
+
+    /// The vector of a prompt, where the model makes vectors; before its choice is finished.
+    fn vector(&mut self, choice: u32, vector: Vec<f32>);
 
     /// One choice is over, and gets no more text.
     fn finished(&mut self, choice: u32, reason: FinishReason);

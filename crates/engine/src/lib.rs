@@ -14,6 +14,7 @@ mod model;
 mod seed;
 mod template;
 mod text;
+mod tools;
 mod worker;
 
 #[cfg(test)]
@@ -26,6 +27,9 @@ pub use backend::{
     Backend, Begin, Drawn, FatalError, Likelihood, Open, OpenError, Sampled, SequenceError,
     StepWork,
 };
-pub use handle::{Engine, Gauges, Spec, StartError};
+pub use handle::{Engine, Gauges, Progress, Spec, StartError};
 pub use job::{Delta, Job, Likely, Logprob, Observer, Output, Sampling, Served, Stop, Token};
-pub use model::{ChatMessage, GrammarError, Model, TemplateError, TokenizeError};
+pub use model::{
+    CallCount, CallStyle, ChatMessage, GrammarError, Model, PastCall, TemplateError, TokenizeError,
+    ToolOffer,
+};

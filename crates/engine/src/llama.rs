@@ -6,9 +6,10 @@
 
 mod model;
 mod plain;
+mod pooler;
 mod runner;
 mod sampler;
 
 #[cfg(test)]
 pub(crate) use model::backend;
-pub use model::{LlamaModel, LoadError};
+pub use model::{LlamaModel, LoadError, Pooling};

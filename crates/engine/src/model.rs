@@ -3,18 +3,77 @@
 //! The server asks it before a request is admitted, so whatever can fail for the caller's sake
 //! fails there.
 
-use serde::Serialize;
 use tollgate_policy::units::{KvBytes, Tokens};
 
 use crate::job::Token;
 
 /// One message of a conversation, as a chat template reads it.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ChatMessage {
-    /// Who speaks: `system`, `user`, `assistant`, …
+    /// Who speaks: `system`, `user`, `assistant`, `tool`, …
     pub role: String,
     /// What is said.
     pub content: String,
+    /// Tools that an assistant called.
+    pub calls: Vec<PastCall>,
+    /// The call that a tool answers.
+    pub answers: Option<String>,
+    /// The tool that answers, where that is known.
+    pub name: Option<String>,
+}
+
+impl ChatMessage {
+    /// A message that is text alone.
+    pub fn new(role: impl Into<String>, content: impl Into<String>) -> Self {
+        Self {
+            role: role.into(),
+            content: content.into(),
+            ..Self::default()
+        }
+    }
+}
+
+/// A call in a conversation.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PastCall {
+    /// Names the call.
+    pub id: String,
+    /// The tool.
+    pub name: String,
+    /// JSON, as the model wrote it.
+    pub arguments: String,
+}
+
+/// A tool that a model may call.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ToolOffer {
+    /// Its name.
+    pub name: String,
+    /// The JSON schema of its arguments: an object.
+    pub parameters: Option<String>,
+    /// All of it as JSON, in OpenAI's shape.
+    pub json: String,
+}
+
+/// How a model writes the calls of tools.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallStyle {
+    /// An object with a name and arguments between `<tool_call>` and `</tool_call>`. Models that
+    /// know no tools are asked for this one.
+    Tagged,
+    /// A list of such objects after `[TOOL_CALLS]`.
+    Listed,
+    /// An object with a name and parameters, and nothing else.
+    Bare,
+}
+
+/// Whether a generated text must be a call, and of what.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum CallCount {
+    /// One.
+    One,
+    /// One, and maybe more.
+    Some,
 }
 
 /// What is known of a model without running it. Cheap to ask, and safe from any thread.
@@ -47,12 +106,32 @@ pub trait Model: Send + Sync {
     /// [`TokenizeError`] when the text can't be tokenized.
     fn tokenize(&self, text: &str) -> Result<Vec<Token>, TokenizeError>;
 
-    /// The prompt for an answer to `messages`, as text for [`Self::tokenize`].
+    /// The prompt for an answer to `messages`, as text for [`Self::tokenize`]. A model whose
+    /// template knows no tools is told of them in words.
     ///
     /// # Errors
     ///
     /// [`TemplateError`], which says whether the caller can mend it.
-    fn render_chat(&self, messages: &[ChatMessage]) -> Result<String, TemplateError>;
+    fn render_chat(
+        &self,
+        messages: &[ChatMessage],
+        tools: &[ToolOffer],
+    ) -> Result<String, TemplateError>;
+
+    /// How it writes calls.
+    fn call_style(&self) -> CallStyle;
+
+    /// The grammar of texts that are calls of these tools and nothing else. Of their schemas it
+    /// keeps what can be followed in bounded time: types, properties and which are required, items,
+    /// enumerations, and alternatives as long as they are few.
+    ///
+    /// # Errors
+    ///
+    /// [`GrammarError`]: always the caller's to mend.
+    fn call_grammar(&self, tools: &[ToolOffer], count: CallCount) -> Result<String, GrammarError>;
+
+    /// How many numbers its vectors have, if it makes vectors and not text.
+    fn vector_length(&self) -> Option<u32>;
 
     /// Whether texts can be held to this grammar.
     ///

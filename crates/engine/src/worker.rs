@@ -14,9 +14,9 @@ use tollgate_policy::outcome::{EngineEnding, Failure};
 use tollgate_policy::units::Tokens;
 use tollgate_policy::usage::Usage;
 
-use crate::backend::{Backend, FatalError, Sampled, SequenceError, StepWork};
+use crate::backend::{Backend, Drawn, FatalError, Sampled, SequenceError, StepWork};
 use crate::choice::{Answering, Choice, take_apart};
-use crate::handle::{Command, Gauges, guarded, lock};
+use crate::handle::{Command, Gauges, Pulse, guarded, lock};
 use crate::job::{Job, Observer, Served};
 
 /// The state of the loop, kept apart from the backend, so that it outlives one that panics.
@@ -29,6 +29,7 @@ pub(crate) struct Worker {
     next: u64,
     observer: Box<dyn Observer>,
     gauges: Arc<Mutex<Gauges>>,
+    pulse: Arc<Pulse>,
     seed: u64,
     steps: u64,
     /// Kept between steps for its memory alone, like the one below.
@@ -40,7 +41,7 @@ impl Worker {
     pub(crate) fn new(
         scheduler: engine::Engine,
         observer: Box<dyn Observer>,
-        gauges: Arc<Mutex<Gauges>>,
+        (gauges, pulse): (Arc<Mutex<Gauges>>, Arc<Pulse>),
         seed: u64,
     ) -> Self {
         let worker = Self {
@@ -50,6 +51,7 @@ impl Worker {
             next: 0,
             observer,
             gauges,
+            pulse,
             seed,
             steps: 0,
             results: Vec::new(),
@@ -67,12 +69,16 @@ impl Worker {
     ) -> Result<(), FatalError> {
         let mut idle = true;
         loop {
-            if idle {
+            let first = if idle {
                 match inbox.recv() {
                     Ok(Command::Stop) | Err(_) => return Ok(()),
-                    Ok(command) => self.take(command),
+                    Ok(command) => Some(command),
                 }
-            }
+            } else {
+                None
+            };
+            self.pulse.begin();
+            first.into_iter().for_each(|command| self.take(command));
             for command in inbox.try_iter() {
                 match command {
                     Command::Stop => return Ok(()),
@@ -86,6 +92,7 @@ impl Worker {
                 self.step(backend, step)?;
                 self.settle();
             }
+            self.pulse.end();
         }
     }
 
@@ -231,7 +238,8 @@ impl Worker {
         self.served.clear();
         for (work, result) in work.iter().zip(&self.results) {
             let Ok(sampled) = result else { continue };
-            let output = Tokens::new(u64::from(sampled.is_some()));
+            let generated = matches!(sampled, Some(Drawn::Token { .. }));
+            let output = Tokens::new(u64::from(generated));
             let Some(choice) = self.choices.get(&work.id) else {
                 continue;
             };
@@ -262,8 +270,7 @@ impl Worker {
             });
             match (result, speaks) {
                 (Ok(Some(drawn)), Some((choice, job))) => {
-                    let token = drawn.token;
-                    let ends = choice.say(drawn, backend, &mut *job.output);
+                    let (token, ends) = choice.say(drawn, backend, &mut *job.output);
                     let id = work.id;
                     sampled.push(engine::Sampled { id, token, ends });
                 }

@@ -8,7 +8,7 @@
 use std::num::NonZeroU32;
 
 use crate::tenant::Class;
-use crate::units::{KvBlocks, Tokens};
+use crate::units::{KvBlocks, Micros, Time, Tokens};
 
 /// What a replica can hold, as it said when it came up.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +36,7 @@ pub struct Bounds {
     /// it.
     pub concurrency: Knob<NonZeroU32>,
     /// The last sequences, kept for tenants below their share. By itself: [`Bounds::HEADROOM`] per
-    /// cent.
+    /// cent, and for a while one more for each time that one of their requests had to wait.
     pub headroom: Knob<u32>,
     /// Prompt tokens in flight to their first token. By itself: as many as take as long as a step
     /// without any, so that prefill at most doubles a step.
@@ -58,6 +58,16 @@ impl Bounds {
     /// part of them.
     pub const HEADROOM_FROM: u32 = 16;
 
+    /// Per cent that is kept at most by itself, however often somebody had to wait.
+    pub const HEADROOM_MAX: u32 = 12;
+
+    /// A tenant below its share that waits longer than this for a sequence found too few kept: a
+    /// few steps of a large batch, so that a wait for prefill is none.
+    pub const SHORT_WAIT: Micros = Micros::from_millis(50);
+
+    /// After so long without such a wait, one less is kept.
+    pub const EASE_AFTER: Micros = Micros::from_secs(10);
+
     /// First in, first out hands everything on: the baseline, with nothing kept back.
     pub const fn open() -> Self {
         Self {
@@ -74,11 +84,13 @@ impl Bounds {
         }
     }
 
-    fn headroom(self, limit: u32) -> u32 {
+    /// `more` is what was found to be needed.
+    fn headroom(self, limit: u32, more: u32) -> u32 {
+        let part = |per_cent: u32| (limit * per_cent).div_ceil(100);
         match self.headroom {
             Knob::Fixed(kept) => kept.min(limit.saturating_sub(1)),
             Knob::Auto if limit < Self::HEADROOM_FROM => 0,
-            Knob::Auto => (limit * Self::HEADROOM).div_ceil(100),
+            Knob::Auto => (part(Self::HEADROOM) + more).min(part(Self::HEADROOM_MAX)),
         }
     }
 }
@@ -181,6 +193,9 @@ pub struct Window {
     limit: u32,
     moved: Moved,
     held: Held,
+    /// Sequences kept beyond what the bounds say, since newcomers found none, and when that last
+    /// changed.
+    more: (u32, Time),
     /// Sequences that may be held while it is just back from a failure. invariant: `>= 1`.
     warming: Option<u32>,
     /// KV blocks held, as the replica last said.
@@ -219,6 +234,7 @@ impl Window {
             limit: 0,
             moved: Moved::Came,
             held: Held::default(),
+            more: (0, Time::START),
             warming: None,
             reported: KvBlocks::ZERO,
             since: KvBlocks::ZERO,
@@ -409,7 +425,27 @@ impl Window {
 
     /// Sequences kept for tenants below their share.
     pub fn headroom(&self) -> u32 {
-        self.bounds.headroom(self.limit())
+        self.bounds.headroom(self.limit(), self.more.0)
+    }
+
+    /// A tenant below its share had to wait for a sequence: one more is kept from now on.
+    pub fn fell_short(&mut self, now: Time) {
+        self.ease(now);
+        let before = self.headroom();
+        self.more = (self.more.0 + 1, now);
+        if self.headroom() == before {
+            self.more.0 -= 1;
+        }
+    }
+
+    /// Keeps less again where nobody had to wait for long enough.
+    pub fn ease(&mut self, now: Time) {
+        let (more, since) = self.more;
+        let rests = now.since(since).get() / Bounds::EASE_AFTER.get();
+        if more > 0 && rests > 0 {
+            let fewer = u64::from(more).saturating_sub(rests);
+            self.more = (u32::try_from(fewer).unwrap_or(0), now);
+        }
     }
 
     /// Prompt tokens that may be in flight to their first token, where a step can bear `measured`
@@ -502,6 +538,28 @@ mod tests {
         window.release(Class::Standard, KvBlocks::new(90));
         assert_eq!(window.occupancy(), KvBlocks::ZERO);
         assert_eq!(window.room_for(&ask(Class::Standard, 99), None), Ok(()));
+    }
+
+    #[test]
+    fn more_is_kept_for_a_while_where_newcomers_found_none_up_to_a_bound() {
+        let at = |secs| Time::START + Micros::from_secs(secs);
+        let mut auto = window(Bounds::default(), 64, 100);
+        assert_eq!(auto.headroom(), 2);
+        (0..20).for_each(|_| auto.fell_short(at(1)));
+        assert_eq!(auto.headroom(), 8);
+        auto.ease(at(10));
+        assert_eq!(auto.headroom(), 8);
+        auto.ease(at(21));
+        assert_eq!(auto.headroom(), 6);
+        auto.ease(at(1_000));
+        assert_eq!(auto.headroom(), 2);
+        let set = Bounds {
+            headroom: Knob::Fixed(5),
+            ..Bounds::default()
+        };
+        let mut set = window(set, 64, 100);
+        set.fell_short(at(1));
+        assert_eq!(set.headroom(), 5);
     }
 
     #[test]

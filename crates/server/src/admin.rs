@@ -81,8 +81,8 @@ const OPEN: [&str; 3] = [
     "/admin/v1/admission",
 ];
 
-/// Who is let in: whoever has an admin key, or, where there are none, whoever looks at the queue, at
-/// the replicas or at admission.
+/// Who is let in: whoever has an admin key, or, where there are none, whoever looks at the queue,
+/// at the replicas or at admission.
 async fn let_in(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     if app.admins.is_empty() {
         let looks = request.method() == Method::GET && OPEN.contains(&request.uri().path());

@@ -11,12 +11,13 @@ use tollgate_engine::Delta;
 use tollgate_policy::gateway::Dispatch;
 use tollgate_policy::outcome::{EngineEnding, Outcome};
 use tollgate_policy::usage::Usage;
-use tollgate_wire::{Answer, Choice, ChunkWriter, Stamp, StreamUsage};
+use tollgate_wire::{Answer, Choice, ChunkWriter, Encoding, Stamp, StreamUsage, write_embeddings};
 
 use crate::app::{App, ServedModel, Visit};
+use crate::calls::Calls;
 use crate::held::{Held, HeldBody};
 use crate::inflight::{InFlight, Letter};
-use crate::prepare::{Endpoint, Order, Work};
+use crate::prepare::{Endpoint, EngineOrder, Order, Reading, Work};
 use crate::refuse;
 use crate::stream::{Gaps, Keepalive, Opening, Shown, StreamBody};
 use crate::upstream::relay::relay;
@@ -37,6 +38,8 @@ struct Facts {
     class: &'static str,
     answers: usize,
     logprobs: bool,
+    reading: Option<Reading>,
+    encoding: Encoding,
 }
 
 /// Hands in an order, and answers with what becomes of it.
@@ -46,15 +49,18 @@ pub(crate) async fn answer(app: &Arc<App>, visit: &Visit, order: Order) -> Respo
         work,
         repeat: _,
     } = order;
-    let (draft, endpoint, delivery, model_name) = match work {
-        Work::Engine(order) => (
-            order.draft,
-            order.endpoint,
-            order.delivery,
-            order.model_name,
-        ),
+    let order = match work {
+        Work::Engine(order) => *order,
         Work::Replicas(passage) => return relay(app, visit, arrival, *passage).await,
     };
+    let EngineOrder {
+        draft,
+        endpoint,
+        delivery,
+        reading,
+        encoding,
+        model_name,
+    } = order;
     let class = app
         .desk
         .with_tenant(arrival.tenant, |tenant| tenant.class.label());
@@ -69,13 +75,15 @@ pub(crate) async fn answer(app: &Arc<App>, visit: &Visit, order: Order) -> Respo
             class,
             answers: draft.answers(),
             logprobs: draft.sampling.logprobs.is_some(),
+            reading,
+            encoding,
         },
     };
     let flight = app.desk.arrive(arrival, draft);
-    if delivery.stream {
-        stream(context, flight).await
-    } else {
-        whole(context, flight).await
+    match endpoint {
+        Endpoint::Vectors => vectors(context, flight).await,
+        Endpoint::Chat | Endpoint::Text if delivery.stream => stream(context, flight).await,
+        Endpoint::Chat | Endpoint::Text => whole(context, flight).await,
     }
 }
 
@@ -106,7 +114,7 @@ async fn stream(context: Context<'_>, mut flight: InFlight) -> Response {
     let stamp = context.stamp(&id);
     let writer = match context.order.endpoint {
         Endpoint::Chat => ChunkWriter::chat(&stamp, usage),
-        Endpoint::Text => ChunkWriter::text(&stamp, usage),
+        Endpoint::Text | Endpoint::Vectors => ChunkWriter::text(&stamp, usage),
     };
     let itl = context
         .app
@@ -119,7 +127,8 @@ async fn stream(context: Context<'_>, mut flight: InFlight) -> Response {
     let mut shown = Shown::default();
     shown.logprobs = context.order.logprobs;
     let body = StreamBody::new(held, writer, first, Gaps::new(itl), keepalive)
-        .showing(context.order.answers, shown);
+        .showing(context.order.answers, shown)
+        .calling(context.calls());
     let mut response = Response::new(Body::new(body));
     let headers = response.headers_mut();
     headers.insert(
@@ -138,6 +147,7 @@ async fn whole(context: Context<'_>, mut flight: InFlight) -> Response {
     let mut dispatch = None;
     let blank = Choice {
         text: String::new(),
+        calls: Vec::new(),
         finish: tollgate_wire::FinishReason::Length,
         logprobs: context.order.logprobs.then(Vec::new),
     };
@@ -156,6 +166,7 @@ async fn whole(context: Context<'_>, mut flight: InFlight) -> Response {
                 }
             }
             Some(Letter::Ended(EngineEnding::Finished(_), usage)) => {
+                context.take_calls(&mut choices);
                 let id = context.answer_id();
                 let answer = Answer {
                     choices: &choices,
@@ -164,8 +175,39 @@ async fn whole(context: Context<'_>, mut flight: InFlight) -> Response {
                 let mut bytes = Vec::with_capacity(512);
                 match context.order.endpoint {
                     Endpoint::Chat => answer.write_chat(&context.stamp(&id), &mut bytes),
-                    Endpoint::Text => answer.write_text(&context.stamp(&id), &mut bytes),
+                    Endpoint::Text | Endpoint::Vectors => {
+                        answer.write_text(&context.stamp(&id), &mut bytes);
+                    }
                 }
+                return context.in_one_piece(flight, bytes, dispatch.as_ref());
+            }
+            other => return context.refusal(flight, other),
+        }
+    }
+}
+
+/// The vectors of texts, in one piece.
+async fn vectors(context: Context<'_>, mut flight: InFlight) -> Response {
+    let mut dispatch = None;
+    let mut vectors = vec![Vec::new(); context.order.answers];
+    loop {
+        match flight.letters().recv().await {
+            Some(Letter::Dispatched(sent)) => {
+                context.visit.line.fence(sent.fence);
+                dispatch = Some(sent);
+            }
+            Some(Letter::Vector(place, vector)) => {
+                let place = usize::try_from(place).unwrap_or(usize::MAX);
+                if let Some(slot) = vectors.get_mut(place) {
+                    *slot = vector;
+                }
+            }
+            Some(Letter::Finished(..)) => {}
+            Some(Letter::Ended(EngineEnding::Finished(_), usage)) => {
+                let mut bytes = Vec::with_capacity(512);
+                let (encoding, model) = (context.order.encoding, &context.order.model_name);
+                let prompt = usage.prompt.get();
+                write_embeddings(&vectors, encoding, model, prompt, &mut bytes);
                 return context.in_one_piece(flight, bytes, dispatch.as_ref());
             }
             other => return context.refusal(flight, other),
@@ -185,10 +227,38 @@ fn take(choices: &mut [Choice], delta: Delta) {
 }
 
 impl Context<'_> {
+    /// How a stream finds calls, where it may have any.
+    fn calls(&self) -> Option<Calls> {
+        let reading = self.order.reading.clone()?;
+        Some(Calls::new(reading, self.request_name(), self.order.answers))
+    }
+
+    /// Takes the calls out of the texts.
+    fn take_calls(&self, choices: &mut [Choice]) {
+        let Some(reading) = &self.order.reading else {
+            return;
+        };
+        let answer = self.request_name();
+        for (place, choice) in (0..).zip(choices) {
+            let text = std::mem::take(&mut choice.text);
+            let id = |index| reading.call_id(&answer, place, index);
+            (choice.text, choice.calls) = reading.split(&text, id);
+            choice.finish = called(choice.finish, !choice.calls.is_empty());
+        }
+    }
+
+    fn request_name(&self) -> String {
+        self.app
+            .desk
+            .books()
+            .request_name(self.visit.id)
+            .to_string()
+    }
+
     fn answer_id(&self) -> String {
         let prefix = match self.order.endpoint {
             Endpoint::Chat => "chatcmpl",
-            Endpoint::Text => "cmpl",
+            Endpoint::Text | Endpoint::Vectors => "cmpl",
         };
         format!(
             "{prefix}-{}",
@@ -236,7 +306,11 @@ impl Context<'_> {
                 _,
             ))
             | Some(
-                Letter::Dispatched(_) | Letter::Delta(_) | Letter::Finished(..) | Letter::Withdrawn,
+                Letter::Dispatched(_)
+                | Letter::Delta(_)
+                | Letter::Vector(..)
+                | Letter::Finished(..)
+                | Letter::Withdrawn,
             )
             | None => refuse::bug(),
         };
@@ -254,6 +328,19 @@ pub(crate) fn finish_reason(
         // Engines in this process end for no other reason.
         tollgate_policy::outcome::FinishReason::ToolCalls
         | tollgate_policy::outcome::FinishReason::Other => tollgate_wire::FinishReason::Stop,
+    }
+}
+
+/// A turn that ended with calls waits for what comes of them.
+pub(crate) fn called(
+    finish: tollgate_wire::FinishReason,
+    called: bool,
+) -> tollgate_wire::FinishReason {
+    match finish {
+        tollgate_wire::FinishReason::Stop if called => tollgate_wire::FinishReason::ToolCalls,
+        tollgate_wire::FinishReason::Stop
+        | tollgate_wire::FinishReason::Length
+        | tollgate_wire::FinishReason::ToolCalls => finish,
     }
 }
 

@@ -16,6 +16,7 @@ mod ledger;
 mod models;
 mod nearest;
 mod network;
+mod prefixes;
 mod problem;
 mod quantity;
 pub mod reference;
@@ -23,6 +24,7 @@ mod remote;
 mod server;
 mod slo;
 mod store;
+mod stuck;
 mod tenants;
 mod tree;
 mod window;
@@ -44,6 +46,7 @@ pub use self::models::{
     EngineConfig, FakeConfig, ModelConfig, Models, QueueConfig, ReplicaConfig, ScheduleConfig,
 };
 pub use self::network::Network;
+pub use self::prefixes::{Published, PublishedForm, PublishedText};
 pub use self::problem::Problem;
 pub(crate) use self::quantity::thousandths;
 pub(crate) use self::remote::Reach;
@@ -51,6 +54,7 @@ pub use self::remote::{Address, RemoteConfig, RemoteKind, Secret};
 pub use self::server::{MetricsReaders, ServerConfig};
 pub use self::slo::AdmissionConfig;
 pub use self::store::{ServerUrl, StoreConfig};
+pub use self::stuck::{Stuck, WhenStuck};
 pub use self::tenants::{ANONYMOUS, Tenants};
 
 use self::decode::{Cursor, Fields};

@@ -6,13 +6,13 @@
 
 mod view;
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::{BTreeSet, HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{Notify, mpsc, watch};
-use tollgate_engine::{Delta, Engine, Gauges as EngineGauges, Job, Output};
+use tollgate_engine::{Delta, Engine, Gauges as EngineGauges, Job, Output, Progress};
 use tollgate_policy::gateway::{
-    self, Config, Dispatch, Effect, Event, Gateway, Gauges, Quota, ReplicaConfig,
+    self, Config, Dispatch, Effect, Event, Gateway, Gauges, Quota, ReplicaConfig, Served,
 };
 use tollgate_policy::ids::{ReplicaId, RequestId, TenantId};
 use tollgate_policy::outcome::{EngineEnding, Failure, FinishReason};
@@ -61,6 +61,8 @@ struct State {
     gateway: Gateway,
     requests: HashMap<RequestId, Open>,
     engines: Vec<Option<Engine>>,
+    /// Replicas whose engine did not come back from a step.
+    given_up: BTreeSet<ReplicaId>,
     next_id: u64,
     /// When the timer is set to.
     armed: Option<Time>,
@@ -71,6 +73,21 @@ struct State {
 struct Open {
     letters: mpsc::Sender<Letter>,
     work: Work,
+    /// Which engine here has it now.
+    replica: Option<ReplicaId>,
+    /// What that computed of it, as told step by step.
+    served: Usage,
+}
+
+impl Open {
+    fn new(letters: mpsc::Sender<Letter>, work: Work) -> Self {
+        Self {
+            letters,
+            work,
+            replica: None,
+            served: Usage::default(),
+        }
+    }
 }
 
 /// What is to be done for a request.
@@ -85,13 +102,15 @@ enum Work {
 }
 
 /// A job but for what only its dispatch can say.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Default)]
 pub(crate) struct Draft {
     pub(crate) prompts: Vec<Vec<tollgate_engine::Token>>,
     /// Answers to each prompt.
     pub(crate) choices: u32,
     pub(crate) sampling: tollgate_engine::Sampling,
     pub(crate) stop: tollgate_engine::Stop,
+    /// Control tokens that are shown, and as what.
+    pub(crate) spelled: Vec<(tollgate_engine::Token, String)>,
     pub(crate) echo: bool,
 }
 
@@ -116,6 +135,7 @@ impl Desk {
             gateway: Gateway::new(config),
             requests: HashMap::new(),
             engines,
+            given_up: BTreeSet::new(),
             next_id: 0,
             armed: None,
         };
@@ -155,7 +175,7 @@ impl Desk {
         let bound = each.saturating_mul(draft.answers()).min(usize::MAX >> 8) + LETTERS_BESIDE_TEXT;
         let work = Work::Draft(Box::new(draft));
         let (letters, inbox) = mpsc::channel(bound);
-        state.requests.insert(arrival.id, Open { letters, work });
+        state.requests.insert(arrival.id, Open::new(letters, work));
         self.run(&mut state, Event::Arrived(arrival));
         InFlight::new(arrival.id, Arc::clone(self), inbox)
     }
@@ -170,7 +190,7 @@ impl Desk {
         let mut state = self.lock();
         let (id, (letters, inbox)) = (arrival.id, mpsc::channel(LETTERS_BESIDE_TEXT));
         let work = Work::Elsewhere;
-        state.requests.insert(id, Open { letters, work });
+        state.requests.insert(id, Open::new(letters, work));
         self.run(&mut state, Event::Sought(arrival, affinity));
         InFlight::new(id, Arc::clone(self), inbox).reporting_engine()
     }
@@ -198,6 +218,7 @@ impl Desk {
         let mut state = self.lock();
         let slot = slot(replica);
         state.engines[slot] = Some(engine);
+        state.given_up.remove(&replica);
         self.run(&mut state, Event::ReplicaUp { replica, capacity });
     }
 
@@ -231,6 +252,44 @@ impl Desk {
     /// Takes an engine away, to be stopped.
     pub(crate) fn detach(&self, replica: ReplicaId) -> Option<Engine> {
         self.lock().engines[slot(replica)].take()
+    }
+
+    /// Keeps an engine that can't be replaced yet.
+    pub(crate) fn put_back(&self, replica: ReplicaId, engine: Engine) {
+        self.lock().engines[slot(replica)] = Some(engine);
+    }
+
+    /// How far the thread of an engine is; `None` where there is none.
+    pub(crate) fn progress(&self, replica: ReplicaId) -> Option<Progress> {
+        let state = self.lock();
+        state.engines[slot(replica)].as_ref().map(Engine::progress)
+    }
+
+    /// Whether its engine did not come back from a step.
+    pub(crate) fn was_given_up(&self, replica: ReplicaId) -> bool {
+        self.lock().given_up.contains(&replica)
+    }
+
+    /// Ends all that an engine has, in its place: it is stuck in a step and says nothing more. What
+    /// it made so far is charged.
+    pub(crate) fn give_up(&self, replica: ReplicaId) {
+        let mut state = self.lock();
+        if let Some(engine) = &state.engines[slot(replica)] {
+            engine.give_up();
+        }
+        state.given_up.insert(replica);
+        let mut theirs: Vec<_> = state
+            .requests
+            .iter()
+            .filter(|(_, open)| open.replica == Some(replica))
+            .map(|(id, open)| (*id, open.served))
+            .collect();
+        theirs.sort_unstable_by_key(|(id, _)| *id);
+        self.run(&mut state, Event::ReplicaDown { replica });
+        for (id, usage) in theirs {
+            let ending = EngineEnding::Failed(Failure::Engine);
+            self.run(&mut state, Event::EngineEnded { id, ending, usage });
+        }
     }
 
     pub(crate) fn tenant_named_by_header(&self, name: &str) -> TenantId {
@@ -324,6 +383,7 @@ impl Desk {
 
     /// Gives the policy one fact, and carries out all it orders.
     fn run(&self, state: &mut State, event: Event) {
+        state.note(&event);
         let mut facts = VecDeque::from([event]);
         while let Some(fact) = facts.pop_front() {
             state.gateway.handle(fact, self.clock.now());
@@ -431,6 +491,7 @@ impl State {
         let Work::Draft(draft) = std::mem::replace(&mut open.work, spare) else {
             return Some(failed);
         };
+        (open.replica, open.served) = (Some(dispatch.replica), Usage::default());
         let job = Job {
             id,
             tenant: dispatch.tenant,
@@ -441,6 +502,7 @@ impl State {
             max_output: dispatch.output_max,
             sampling: draft.sampling,
             stop: draft.stop,
+            spelled: draft.spelled,
             echo: draft.echo,
             output: Box::new(Pen(open.letters.clone())),
         };
@@ -466,6 +528,27 @@ impl State {
         Service::new(self.gateway.attained(id).get() / weight)
     }
 
+    /// Keeps what is needed of a fact where an engine is given up later.
+    fn note(&mut self, event: &Event) {
+        if let Event::Stepped { served, .. } = event {
+            self.note_served(served);
+        }
+        if let Event::EngineEnded { id, .. } = event
+            && let Some(open) = self.requests.get_mut(id)
+        {
+            open.replica = None;
+        }
+    }
+
+    fn note_served(&mut self, served: &[Served]) {
+        for one in served {
+            if let Some(open) = self.requests.get_mut(&one.id) {
+                open.served.prompt += one.prompt;
+                open.served.output += one.output;
+            }
+        }
+    }
+
     fn tell(&self, id: RequestId, letter: Letter) {
         if let Some(open) = self.requests.get(&id) {
             // Err: the handler is gone, and has said so; or full, which the bound rules out.
@@ -481,6 +564,10 @@ impl Output for Pen {
     fn delta(&mut self, delta: Delta) {
         // Err: the client is gone, and the cancel on its way.
         let _ = self.0.try_send(Letter::Delta(delta));
+    }
+
+    fn vector(&mut self, choice: u32, vector: Vec<f32>) {
+        let _ = self.0.try_send(Letter::Vector(choice, vector));
     }
 
     fn finished(&mut self, choice: u32, reason: FinishReason) {

@@ -22,6 +22,8 @@ pub(crate) enum Letter {
     Refused(Refusal),
     /// A piece of its answer.
     Delta(Delta),
+    /// The vector of one of its prompts.
+    Vector(u32, Vec<f32>),
     /// One of its choices is over.
     Finished(u32, FinishReason),
     /// The engine is done with it. The last letter.

@@ -8,6 +8,7 @@ mod answer;
 mod app;
 mod books;
 pub mod budget;
+mod calls;
 mod clerk;
 mod clock;
 pub mod config;

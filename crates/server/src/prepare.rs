@@ -1,6 +1,9 @@
 //! From a request's bytes to an order for the policy. Whatever is wrong with it is found here,
 //! before it holds anything.
 
+mod tools;
+mod vectors;
+
 use std::num::NonZeroU32;
 use std::sync::Arc;
 
@@ -9,17 +12,18 @@ use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use bytes::Bytes;
 use hyper::header::CONTENT_TYPE;
-use tollgate_engine::{ChatMessage, Sampling, Stop, TemplateError, Token};
+use tollgate_engine::{Sampling, Stop, TemplateError, Token};
 use tollgate_policy::ids::ModelId;
 use tollgate_policy::outcome::Rejection;
 use tollgate_policy::request::Arrival;
 use tollgate_policy::slo::Asked;
 use tollgate_policy::units::{Micros, Tokens};
 use tollgate_wire::{
-    BadRequest, ChatRequest, CompletionRequest, Constraint, Delivery, Message, Params, Prompt,
-    PromptText, Relay, RelayKind, Role,
+    BadRequest, ChatRequest, CompletionRequest, Constraint, Delivery, EmbeddingRequest, Encoding,
+    Params, PromptText, Relay, RelayKind,
 };
 
+pub(crate) use self::tools::Reading;
 use crate::app::{App, EngineModel, Made, ServedModel, Turned, Visit};
 use crate::desk::Draft;
 use crate::idempotent::Repeat;
@@ -36,13 +40,15 @@ const INLINE_MAX: usize = 16 * 1024;
 /// Answers that one request may ask for: to all its prompts together.
 pub(crate) const ANSWERS_MAX: usize = 128;
 
-/// Which of the two forms of an answer is asked for.
+/// Which of the forms of an answer is asked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Endpoint {
     /// `/v1/chat/completions`
     Chat,
     /// `/v1/completions`
     Text,
+    /// `/v1/embeddings`
+    Vectors,
 }
 
 impl Endpoint {
@@ -50,15 +56,16 @@ impl Endpoint {
         match self {
             Self::Chat => RelayKind::Chat,
             Self::Text => RelayKind::Text,
+            Self::Vectors => RelayKind::Embeddings,
         }
     }
 
     /// Of what engines in this process make.
-    const fn of(kind: RelayKind) -> Option<Self> {
+    const fn of(kind: RelayKind) -> Self {
         match kind {
-            RelayKind::Chat => Some(Self::Chat),
-            RelayKind::Text => Some(Self::Text),
-            RelayKind::Embeddings => None,
+            RelayKind::Chat => Self::Chat,
+            RelayKind::Text => Self::Text,
+            RelayKind::Embeddings => Self::Vectors,
         }
     }
 }
@@ -87,6 +94,10 @@ pub(crate) struct EngineOrder {
     pub(crate) draft: Draft,
     pub(crate) endpoint: Endpoint,
     pub(crate) delivery: Delivery,
+    /// How calls are read out of the answer, where it may have any.
+    pub(crate) reading: Option<Reading>,
+    /// How the numbers of vectors are sent.
+    pub(crate) encoding: Encoding,
     /// The model's name as the caller wrote it, which the answer repeats.
     pub(crate) model_name: String,
 }
@@ -98,18 +109,39 @@ enum Ask {
         prompts: Vec<PromptText>,
         params: Params,
     },
+    Vectors(EmbeddingRequest),
 }
 
 impl Ask {
-    fn params(&self) -> &Params {
+    fn model(&self) -> &str {
         match self {
-            Self::Chat(ChatRequest { params, .. }) | Self::Text { params, .. } => params,
+            Self::Chat(ChatRequest { params, .. }) | Self::Text { params, .. } => &params.model,
+            Self::Vectors(ask) => &ask.model,
         }
     }
 
-    fn into_params(self) -> Params {
+    /// What only requests for text say.
+    fn params(&self) -> Option<&Params> {
         match self {
-            Self::Chat(ChatRequest { params, .. }) | Self::Text { params, .. } => params,
+            Self::Chat(ChatRequest { params, .. }) | Self::Text { params, .. } => Some(params),
+            Self::Vectors(_) => None,
+        }
+    }
+
+    fn output_max(&self) -> Option<Tokens> {
+        match self.params() {
+            Some(params) => params
+                .max_output
+                .map(|most| Tokens::new(u64::from(most.get()))),
+            // None is generated; a sequence ends with one that nobody sees.
+            None => Some(Tokens::new(1)),
+        }
+    }
+
+    fn into_model(self) -> String {
+        match self {
+            Self::Chat(ChatRequest { params, .. }) | Self::Text { params, .. } => params.model,
+            Self::Vectors(ask) => ask.model,
         }
     }
 }
@@ -169,8 +201,8 @@ pub(crate) async fn prepare(
     Ok(order)
 }
 
-/// What a request asks of its latency, beyond what its class is promised. What is no whole number of
-/// milliseconds is not heard, as any header that is not understood.
+/// What a request asks of its latency, beyond what its class is promised. What is no whole number
+/// of milliseconds is not heard, as any header that is not understood.
 fn asked(headers: &HeaderMap) -> Asked {
     let millis = |names: [&str; 2]| {
         let value = names.iter().find_map(|name| headers.get(*name))?;
@@ -221,7 +253,7 @@ fn digest(
     caller: &Caller,
     body: &Bytes,
 ) -> Result<Order, Turned> {
-    if app.relays || kind == RelayKind::Embeddings {
+    if app.relays {
         let relay = Relay::read(kind, body)?;
         let served = find(app, &relay.model, caller)?;
         if let Made::Elsewhere(model) = &served.made {
@@ -234,41 +266,58 @@ fn digest(
             ));
         }
     }
-    let Some(endpoint) = Endpoint::of(kind) else {
-        let message = "this model makes no embeddings; use /v1/chat/completions or /v1/completions";
-        return Err(bad("model", message).into());
-    };
+    let endpoint = Endpoint::of(kind);
     let ask = parse(endpoint, body)?;
-    let params = ask.params();
-    let served = find(app, &params.model, caller)?;
+    let served = find(app, ask.model(), caller)?;
     let Made::Here(engine) = &served.made else {
-        return Err(no_model(&params.model)); // Not reached: they were looked for above.
+        return Err(no_model(ask.model())); // Not reached: they were looked for above.
     };
-    check_demands(params)?;
+    ask.params().map_or(Ok(()), check_demands)?;
+    vectors::check_makes(engine, endpoint)?;
     let prompt = tokens(engine, &ask)?;
-    let params = ask.into_params();
-    let most = params.max_output;
+    let asked = count(&prompt);
     let arrival = Arrival {
         id: visit.id,
         tenant: caller.tenant,
         key: caller.key_id(),
         model: served.id,
-        prompt: count(&prompt),
-        output_max: most.map(|most| Tokens::new(u64::from(most.get()))),
+        prompt: asked,
+        output_max: ask.output_max(),
         retry: false,
         slo: Asked::default(),
         received: visit.received,
     };
-    let order = EngineOrder {
-        draft: draft(engine, prompt.unwrap_or_default(), &params)?,
-        endpoint,
-        delivery: params.delivery,
-        model_name: params.model,
-    };
+    let order = engine_order(engine, endpoint, ask, prompt.unwrap_or_default())?;
     Ok(Order {
         arrival,
         work: Work::Engine(Box::new(order)),
         repeat: None,
+    })
+}
+
+fn engine_order(
+    engine: &EngineModel,
+    endpoint: Endpoint,
+    ask: Ask,
+    prompts: Vec<Vec<Token>>,
+) -> Result<EngineOrder, Turned> {
+    let (draft, reading) = match &ask {
+        Ask::Chat(chat) => chat_draft(engine, prompts, chat)?,
+        Ask::Text { params, .. } => (draft(engine, prompts, params)?, None),
+        Ask::Vectors(ask) => (vectors::draft(engine, prompts, ask)?, None),
+    };
+    let encoding = match &ask {
+        Ask::Vectors(ask) => ask.encoding,
+        Ask::Chat(_) | Ask::Text { .. } => Encoding::default(),
+    };
+    let params = ask.params();
+    Ok(EngineOrder {
+        draft,
+        endpoint,
+        delivery: params.map_or_else(Delivery::default, |params| params.delivery),
+        reading,
+        encoding,
+        model_name: ask.into_model(),
     })
 }
 
@@ -327,12 +376,10 @@ fn parse(endpoint: Endpoint, body: &[u8]) -> Result<Ask, BadRequest> {
         Endpoint::Chat => Ok(Ask::Chat(ChatRequest::parse(body)?)),
         Endpoint::Text => {
             let CompletionRequest { prompt, params } = CompletionRequest::parse(body)?;
-            let prompts = match prompt {
-                Prompt::One(prompt) => vec![prompt],
-                Prompt::Many(prompts) => prompts,
-            };
+            let prompts = prompt.into();
             Ok(Ask::Text { prompts, params })
         }
+        Endpoint::Vectors => Ok(Ask::Vectors(EmbeddingRequest::parse(body)?)),
     }
 }
 
@@ -348,7 +395,7 @@ pub(crate) fn no_model(name: &str) -> Turned {
 
 /// Refuses what the embedded engine can't do, and what makes no sense together.
 fn check_demands(params: &Params) -> Result<(), BadRequest> {
-    const SERVED: [&str; 10] = [
+    const SERVED: [&str; 12] = [
         "echo",
         "grammar",
         "logit_bias",
@@ -357,6 +404,8 @@ fn check_demands(params: &Params) -> Result<(), BadRequest> {
         "prompt",
         "response_format",
         "stop_token_ids",
+        "tool_choice",
+        "tools",
         "top_logprobs",
         "typical_p",
     ];
@@ -387,6 +436,7 @@ fn draft(
             tokens: vocabulary(served, "stop_token_ids", &extras.stop_tokens)?,
             ignore_eos: params.ignore_eos,
         },
+        spelled: Vec::new(),
         echo: extras.echo,
     };
     if draft.answers() > ANSWERS_MAX {
@@ -394,6 +444,27 @@ fn draft(
         return Err(bad("n", &message));
     }
     Ok(draft)
+}
+
+/// The same for a chat, with its tools.
+fn chat_draft(
+    served: &EngineModel,
+    prompts: Vec<Vec<Token>>,
+    chat: &ChatRequest,
+) -> Result<(Draft, Option<Reading>), BadRequest> {
+    let mut draft = draft(served, prompts, &chat.params)?;
+    let reading = Reading::of(served, chat.tools.as_ref());
+    if let Some(reading) = &reading {
+        if let Some(constraint) = &chat.params.extras.constraint {
+            let message = "can't be followed beside tools; leave out either, or set tool_choice to \
+                           none";
+            let param = constraint.param();
+            return Err(bad(param, &format!("{param} {message}")));
+        }
+        draft.sampling.grammar = tools::demanded(served, chat)?;
+        draft.spelled = tools::spelled(served, reading);
+    }
+    Ok((draft, reading))
 }
 
 /// Prompts in tokens, or at least how many there are where counting their bytes says enough.
@@ -415,21 +486,25 @@ fn tokens(served: &EngineModel, ask: &Ask) -> Result<Counted, Turned> {
         Ask::Chat(chat) => {
             chat.require_text()?;
             let messages = chat.messages.iter().enumerate();
-            let messages = messages.map(|(n, message)| plain(n, message));
+            let messages = messages.map(|(n, message)| tools::message(n, message));
             let messages = messages.collect::<Result<Vec<_>, _>>()?;
-            let rendered = served.model.render_chat(&messages);
+            let rendered = served.model.render_chat(&messages, &tools::offers(chat));
             match tokenized(served, &rendered.map_err(|error| template_error(&error))?)? {
                 Ok(tokens) => all.push(tokens),
                 Err(least) => return Ok(Err(least)),
             }
         }
+        Ask::Vectors(ask) => {
+            for (n, input) in ask.input.iter().enumerate() {
+                match prompt_tokens(served, input, "input")? {
+                    Ok(tokens) => all.push(tokens),
+                    Err(least) => return Err(vectors::too_long(n, least, served).into()),
+                }
+            }
+        }
         Ask::Text { prompts, .. } => {
             for prompt in prompts {
-                let counted = match prompt {
-                    PromptText::Text(text) => tokenized(served, text)?,
-                    PromptText::Tokens(ids) => Ok(vocabulary(served, "prompt", ids)?),
-                };
-                match counted {
+                match prompt_tokens(served, prompt, "prompt")? {
                     Ok(tokens) => all.push(tokens),
                     Err(least) => return Ok(Err(least)),
                 }
@@ -437,6 +512,17 @@ fn tokens(served: &EngineModel, ask: &Ask) -> Result<Counted, Turned> {
         }
     }
     Ok(Ok(all))
+}
+
+fn prompt_tokens(
+    served: &EngineModel,
+    prompt: &PromptText,
+    param: &str,
+) -> Result<Result<Vec<Token>, Tokens>, BadRequest> {
+    match prompt {
+        PromptText::Text(text) => tokenized(served, text),
+        PromptText::Tokens(ids) => Ok(Ok(vocabulary(served, param, ids)?)),
+    }
 }
 
 fn tokenized(served: &EngineModel, text: &str) -> Result<Result<Vec<Token>, Tokens>, BadRequest> {
@@ -472,28 +558,6 @@ fn vocabulary(served: &EngineModel, param: &str, ids: &[u32]) -> Result<Vec<Toke
         number.map(Token::new).ok_or_else(|| bad(param, &message()))
     };
     ids.iter().map(token).collect()
-}
-
-/// A message as templates read it: a role and one text.
-fn plain(n: usize, message: &Message) -> Result<ChatMessage, BadRequest> {
-    let role = match message.role {
-        // Newer clients' word for the same thing; templates know only the older one.
-        Role::System | Role::Developer => "system",
-        Role::User => "user",
-        Role::Assistant => "assistant",
-        Role::Tool | Role::Function => "tool",
-    };
-    if message.tool_calls.is_some() {
-        let param = format!("messages.{n}.tool_calls");
-        return Err(bad(
-            &param,
-            "this model does not take tool calls; leave them out",
-        ));
-    }
-    Ok(ChatMessage {
-        role: role.to_owned(),
-        content: message.text().into_owned(),
-    })
 }
 
 fn template_error(error: &TemplateError) -> BadRequest {

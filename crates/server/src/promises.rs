@@ -221,7 +221,10 @@ fn recall(desk: &Desk, (id, model): (ModelId, &ModelConfig), folder: &Path) {
         }
         Ok(None) => {}
         Err(error) => {
-            tracing::warn!(%error, "what was learned of {name}'s latency is not taken on; bounds are wide at first");
+            tracing::warn!(
+                %error,
+                "what was learned of {name}'s latency is not taken on; bounds are wide at first"
+            );
         }
     }
 }

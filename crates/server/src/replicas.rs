@@ -4,21 +4,26 @@
 //! only the context. The engine's thread reports to the desk; what follows from a failure, and
 //! when, is the policy's to say.
 
+mod published;
+mod watchdog;
+
 use std::num::{NonZeroU32, NonZeroU64};
 use std::sync::{Arc, Weak};
 
 use tollgate_engine::fake::{Costs, Fake, FakeModel, Faults};
 use tollgate_engine::llama::{LlamaModel, LoadError};
-use tollgate_engine::{Engine, Model, Observer, Open, Served, Spec};
-use tollgate_policy::engine::{CacheConfig, Config as Limits, Gauges, Reservation};
+use tollgate_engine::{Engine, Model, Observer, Open, Served, Spec, Token};
+use tollgate_policy::engine::{CacheConfig, Config as Limits, Gauges};
 use tollgate_policy::gateway::{self, Event, Report};
 use tollgate_policy::ids::{ModelId, ReplicaId, RequestId};
 use tollgate_policy::outcome::EngineEnding;
 use tollgate_policy::units::{KvBlocks, KvBytes, Tokens};
 use tollgate_policy::usage::Usage;
 use tollgate_policy::window::Capacity;
+use tollgate_wire::Prompt;
 
-use crate::config::{EngineConfig, FakeConfig, ModelConfig};
+pub(crate) use self::watchdog::watch;
+use crate::config::{EngineConfig, FakeConfig, ModelConfig, Stuck};
 use crate::desk::{Desk, ReplicaTask};
 use crate::prepare;
 use crate::roster::Member;
@@ -26,6 +31,8 @@ use crate::roster::Member;
 /// The KV pool of a model whose configuration names none: half a GiB, so that a laptop stays one.
 const KV_DEFAULT: KvBytes = KvBytes::new(512 << 20);
 
+/// The longest text of a model that makes vectors, where its configuration says nothing.
+const POOLED_CONTEXT: Tokens = Tokens::new(2_048);
 /// KV memory of one token of a model that nobody here sees: that of one with 8B parameters and
 /// grouped heads, in 16 bits.
 const KV_PER_TOKEN_ELSEWHERE: KvBytes = KvBytes::new(128 << 10);
@@ -51,6 +58,11 @@ impl Fleet {
         Self { plans, models }
     }
 
+    /// All of them.
+    fn ids(&self) -> impl Iterator<Item = ReplicaId> + use<> {
+        (0..self.models.len()).filter_map(|n| u32::try_from(n).ok().map(ReplicaId::new))
+    }
+
     fn plan(&self, id: ReplicaId) -> Option<&Plan> {
         let place = |number: u32| usize::try_from(number).unwrap_or(usize::MAX);
         let model = self.models.get(place(id.get()))?;
@@ -71,7 +83,7 @@ impl Plan {
     /// Prompt and output tokens that the policy lets one request use together.
     pub(crate) fn context(&self) -> Tokens {
         match self {
-            Self::Built(blueprint) => blueprint.context(),
+            Self::Built(blueprint) => blueprint.context_of_all(),
             Self::Remote(member) => member.model.policy_context(),
         }
     }
@@ -99,6 +111,8 @@ pub(crate) struct Blueprint {
     name: String,
     weights: Weights,
     limits: Limits,
+    published: Vec<Vec<Token>>,
+    stuck: Stuck,
 }
 
 #[derive(Debug)]
@@ -122,8 +136,12 @@ impl Blueprint {
     /// When the model's file can't be used.
     pub(crate) fn load(config: &ModelConfig, faults: &Faults) -> Result<Option<Self>, LoadError> {
         let (weights, pool) = match &config.engine {
-            EngineConfig::Embedded { path, threads } => {
-                let model = LlamaModel::load(path)?;
+            EngineConfig::Embedded {
+                path,
+                threads,
+                pooling,
+            } => {
+                let model = LlamaModel::load_for(path, *pooling)?;
                 let threads = threads.unwrap_or_else(|| cores_of_one(config.replicas.len()));
                 let pool = config.kv_tokens.unwrap_or_else(|| default_pool(&*model));
                 (Weights::Llama { model, threads }, pool)
@@ -134,7 +152,18 @@ impl Blueprint {
             }
             EngineConfig::Remote(_) => return Ok(None),
         };
-        let most = config.context.unwrap_or_else(|| weights.model().context());
+        let model = weights.model();
+        let pools = model.vector_length().is_some();
+        let own = model.context();
+        let most = config.context.unwrap_or_else(|| {
+            // A text is pooled in one piece, and memory for that grows with its length.
+            if pools { own.min(POOLED_CONTEXT) } else { own }
+        });
+        let asked_at_once = if pools {
+            Prompt::MAX_PROMPTS
+        } else {
+            prepare::ANSWERS_MAX
+        };
         let blocks = pool.get() / KvBlocks::SLOTS.get();
         let limits = Limits {
             sequences: config.max_sequences,
@@ -144,16 +173,18 @@ impl Blueprint {
             paced: config.schedule.paced,
             order: config.schedule.order,
             scheduler: config.schedule.scheduler,
-            reservation: Reservation::Paged,
+            reservation: config.schedule.reservation,
             context: most,
             // The window lets out no more requests than there are sequences; each may have several
             // prompts.
             waiting_max: usize::try_from(config.max_sequences).unwrap_or(usize::MAX)
-                * prepare::ANSWERS_MAX,
+                * asked_at_once,
             cache: cache(config, &weights, blocks),
         };
         Ok(Some(Self {
             name: config.name.clone(),
+            published: published::tokens(&config.published, &*model)?,
+            stuck: config.stuck,
             weights,
             limits,
         }))
@@ -167,6 +198,15 @@ impl Blueprint {
     /// Prompt and output tokens that one request may use together.
     pub(crate) fn context(&self) -> Tokens {
         self.limits.request_tokens()
+    }
+
+    /// Tokens that all of one request may use: its inputs together, where it asks for vectors.
+    pub(crate) fn context_of_all(&self) -> Tokens {
+        if self.model().vector_length().is_some() {
+            KvBlocks::new(u64::from(self.limits.blocks)).slots()
+        } else {
+            self.context()
+        }
     }
 
     /// What the pool holds, in tokens and in bytes.
@@ -198,14 +238,17 @@ impl Blueprint {
                 costs,
                 seed,
                 faults,
-                ..
-            } => (Fake::in_real_time(*costs, faults.clone()), *seed),
+                model,
+            } => {
+                let fake = Fake::in_real_time(*costs, faults.clone()).of(model);
+                (fake, *seed)
+            }
         };
         let spec = Spec {
             name: format!("engine-{id}"),
             limits: self.limits,
             seed,
-            published: Vec::new(),
+            published: self.published.clone(),
         };
         let watch = Watch {
             desk: Arc::downgrade(desk),
@@ -241,11 +284,17 @@ fn start(fleet: &Fleet, desk: &Weak<Desk>, id: ReplicaId) {
     let Some(Plan::Built(blueprint)) = fleet.plan(id) else {
         return;
     };
-    // What is left of one that died.
+    let model = blueprint.name.as_str();
+    // What is left of one that died. One that was given up may still be inside its step, on the
+    // memory and the cores that a new one would need.
     if let Some(old) = desk.detach(id) {
+        if desk.was_given_up(id) && !old.is_over() {
+            desk.put_back(id, old);
+            desk.submit(Event::ReplicaDown { replica: id });
+            return;
+        }
         old.stop();
     }
-    let model = blueprint.name.as_str();
     match blueprint.start(id, &desk) {
         Ok(engine) => {
             tracing::info!(replica = id.get(), model, "replica is up");
@@ -324,7 +373,10 @@ fn fake_weights(config: &FakeConfig, faults: Faults) -> Weights {
         prefill_tokens_per_sec: NonZeroU64::new(config.prefill_tokens_per_second),
     };
     Weights::Fake {
-        model: FakeModel::new(config.context),
+        model: match config.vector {
+            Some(length) => FakeModel::with_vectors(config.context, length),
+            None => FakeModel::new(config.context),
+        },
         costs,
         seed: config.seed,
         faults,
@@ -337,7 +389,9 @@ fn cache(config: &ModelConfig, weights: &Weights, blocks: u64) -> CacheConfig {
         Weights::Llama { model, .. } => model.shares_prefixes(),
         Weights::Fake { .. } => true,
     };
-    if !config.schedule.prefix_cache || !shares {
+    // A text that is pooled is computed in one piece.
+    let pools = weights.model().vector_length().is_some();
+    if !config.schedule.prefix_cache || !shares || pools {
         return CacheConfig::OFF;
     }
     CacheConfig {

@@ -371,6 +371,8 @@ impl Server {
         }
         let fleet = Arc::new(Fleet::new(plans, models));
         let desk = Arc::downgrade(&self.desk);
+        let watchdog = replicas::watch(Arc::clone(&fleet), desk.clone());
+        self.run("watchdog", watchdog);
         let here = move |task| replicas::carry_out(&fleet, &desk, task);
         self.run("replicas", roster::supervise(roster, orders, here));
     }

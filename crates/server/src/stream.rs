@@ -14,7 +14,8 @@ use tollgate_policy::outcome::{EngineEnding, Outcome};
 use tollgate_policy::units::{Micros, Time};
 use tollgate_wire::{ChunkWriter, Piece, sse};
 
-use crate::answer::{finish_reason, wire_logprob, wire_usage};
+use crate::answer::{called, finish_reason, wire_logprob, wire_usage};
+use crate::calls::{Calls, Spoken, Written};
 use crate::clock::Clock;
 use crate::held::Held;
 use crate::inflight::Letter;
@@ -39,6 +40,8 @@ pub(crate) struct StreamBody {
     keepalive: Keepalive,
     gaps: Gaps,
     shown: Vec<Shown>,
+    /// How calls of tools are found, where there may be any.
+    calls: Option<Calls>,
 }
 
 /// What a stream shows of each of its choices.
@@ -103,7 +106,13 @@ impl StreamBody {
             keepalive,
             gaps,
             shown: vec![Shown::default()],
+            calls: None,
         }
+    }
+
+    /// With calls of tools in it.
+    pub(crate) fn calling(self, calls: Option<Calls>) -> Self {
+        Self { calls, ..self }
     }
 
     /// With so many choices, and what to show of each.
@@ -160,7 +169,10 @@ impl StreamBody {
             Some(Letter::Delta(delta)) => self.write_delta(delta, out),
             Some(Letter::Finished(choice, reason)) => {
                 self.open(out);
-                self.writer.finish(choice, finish_reason(reason), out);
+                let calls = self.calls.as_mut();
+                let has = calls.is_some_and(|calls| calls.finish(choice, &self.writer, out));
+                self.writer
+                    .finish(choice, called(finish_reason(reason), has), out);
             }
             Some(Letter::Ended(EngineEnding::Finished(_), usage)) => {
                 self.writer.usage(wire_usage(usage), out);
@@ -176,7 +188,11 @@ impl StreamBody {
             Some(Letter::Refused(refusal)) => self.fail(refusal.outcome, out),
             // Cancelled without a word of why, or letters that end without a last one: neither is
             // ordered anywhere.
-            Some(Letter::Ended(EngineEnding::Cancelled | EngineEnding::Refused(_), _)) | None => {
+            Some(
+                Letter::Vector(..)
+                | Letter::Ended(EngineEnding::Cancelled | EngineEnding::Refused(_), _),
+            )
+            | None => {
                 self.fail(Outcome::Bug, out);
             }
         }
@@ -189,20 +205,43 @@ impl StreamBody {
             return;
         };
         let logprobs: Vec<_> = delta.logprobs.into_iter().map(wire_logprob).collect();
-        let piece = Piece {
-            choice: delta.choice,
-            text: &delta.text,
-            offset: shown.characters,
-            logprobs: shown.logprobs.then_some(&logprobs),
+        let tokens = match &mut self.calls {
+            None => {
+                let piece = Piece {
+                    choice: delta.choice,
+                    text: &delta.text,
+                    offset: shown.characters,
+                    logprobs: shown.logprobs.then_some(&logprobs),
+                };
+                self.writer.content(piece, out);
+                if shown.logprobs {
+                    shown.characters += delta.text.chars().count();
+                }
+                delta.tokens
+            }
+            Some(calls) => {
+                let spoken = Spoken {
+                    choice: delta.choice,
+                    text: &delta.text,
+                    tokens: delta.tokens,
+                    offset: shown.characters,
+                    logprobs: shown.logprobs.then_some(logprobs),
+                };
+                let Written { tokens, characters } = calls.write(spoken, &self.writer, out);
+                shown.characters += characters;
+                let Some(tokens) = tokens else { return };
+                tokens
+            }
         };
-        self.writer.content(piece, out);
-        if shown.logprobs {
-            shown.characters += delta.text.chars().count();
-        }
+        self.count(tokens);
+    }
+
+    /// Notes that so many tokens went out together.
+    fn count(&mut self, tokens: u32) {
         let Some(id) = self.held.flight().map(|flight| flight.id()) else {
             return;
         };
-        if self.gaps.tokens(self.keepalive.clock.now(), delta.tokens) {
+        if self.gaps.tokens(self.keepalive.clock.now(), tokens) {
             self.held.line().first_token(id);
         }
     }

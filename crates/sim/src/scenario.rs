@@ -19,7 +19,7 @@ use tollgate_policy::route;
 use tollgate_policy::slo::{Alpha, Calibration, Mode, Slo, Terms};
 use tollgate_policy::tenant::{Allowed, Limits, Tenant};
 use tollgate_policy::units::{KvBlocks, KvByteMicros, KvBytes, Micros, Service, Time, Tokens};
-use tollgate_policy::window::Bounds;
+use tollgate_policy::window::{Bounds, Knob};
 
 use self::form::{
     ChaosForm, EngineForm, FairnessForm, FaultForm, Form, LimitsForm, ModelForm, ReplicaForm,
@@ -224,8 +224,7 @@ impl Scenario {
             }
         }
         for (n, replica) in form.fleet.iter().enumerate() {
-            let context = form.model.context;
-            if let Err(what) = fits(replica, context) {
+            if let Err(what) = fits(replica, &form.model) {
                 return Err(read::located(text, "fleet", n, what));
             }
         }
@@ -266,8 +265,8 @@ fn untold(mut setup: Setup) -> Setup {
     setup
 }
 
-fn fits(replica: &ReplicaForm, context: u64) -> Result<(), String> {
-    match machine(replica, context) {
+fn fits(replica: &ReplicaForm, model: &ModelForm) -> Result<(), String> {
+    match machine(replica, model) {
         MachineConfig::Emulated(config) => config.engine.check().map_err(|error| error.to_string()),
         MachineConfig::Planned(config) => engine::Engine::new(config.engine)
             .map(|_| ())
@@ -296,7 +295,7 @@ fn world(form: &Form, seed: u64, replay: Option<Replay<'_>>) -> Result<Setup, Wo
         }
     };
     let replicas = form.fleet.iter().flat_map(|replica| {
-        let setup = replica_setup(replica, form.model.context);
+        let setup = replica_setup(replica, &form.model);
         std::iter::repeat_n(setup, replica.count)
     });
     let mut faults: Vec<Fault> = form.faults.iter().map(fault).collect();
@@ -306,7 +305,7 @@ fn world(form: &Form, seed: u64, replay: Option<Replay<'_>>) -> Result<Setup, Wo
         workload,
         callers,
         fleet: replicas.collect(),
-        model: model(&form.model),
+        model: model(&form.model, &form.fleet),
         fairness: match form.fairness {
             FairnessForm::Vtc => Policy::Vtc,
             FairnessForm::Drr => Policy::Drr {
@@ -414,7 +413,8 @@ fn limits(form: &LimitsForm) -> Limits {
     }
 }
 
-fn model(form: &ModelForm) -> Model {
+fn model(form: &ModelForm, fleet: &[ReplicaForm]) -> Model {
+    let embedded = |replica: &ReplicaForm| replica.engine == EngineForm::Embedded;
     Model {
         context: Tokens::new(form.context),
         queue_max: form.queue,
@@ -428,8 +428,17 @@ fn model(form: &ModelForm) -> Model {
                 .as_ref()
                 .map_or_else(Slo::default, |slo| Slo::of(terms(slo))),
         },
-        // Only engines in the gateway's own process keep prompts to a pace.
-        window: Bounds::default(),
+        window: Bounds {
+            concurrency: form.window.concurrency.map_or(Knob::Auto, Knob::Fixed),
+            headroom: form.window.headroom.map_or(Knob::Auto, Knob::Fixed),
+            prefill: match form.window.prefill {
+                Some(tokens) => Knob::Fixed(Tokens::new(tokens)),
+                None => Knob::Auto,
+            },
+            // Only engines in the gateway's own process keep prompts to a pace.
+            paced: form.prefill_pacing && fleet.iter().all(embedded),
+            ..Bounds::default()
+        },
         routing: route::Policy::PowerOfTwo,
         loading: None,
     }
@@ -450,9 +459,9 @@ fn terms(form: &SloForm) -> Terms {
     }
 }
 
-fn replica_setup(form: &ReplicaForm, context: u64) -> ReplicaSetup {
+fn replica_setup(form: &ReplicaForm, model: &ModelForm) -> ReplicaSetup {
     ReplicaSetup {
-        machine: machine(form, context),
+        machine: machine(form, model),
         only: form.only.map(Into::into),
         report_every: form.report_every.0,
         starts_in: form.starts_in.0,
@@ -464,7 +473,8 @@ fn replica_setup(form: &ReplicaForm, context: u64) -> ReplicaSetup {
     }
 }
 
-fn machine(form: &ReplicaForm, context: u64) -> MachineConfig {
+fn machine(form: &ReplicaForm, model: &ModelForm) -> MachineConfig {
+    let context = model.context;
     let cost = Cost {
         step: form.step.0,
         per_sequence: form.per_sequence.0,
@@ -493,7 +503,7 @@ fn machine(form: &ReplicaForm, context: u64) -> MachineConfig {
                 blocks: u32::try_from(form.kv_tokens / KvBlocks::SLOTS.get()).unwrap_or(u32::MAX),
                 step_tokens: Tokens::new(u64::from(slots.get())) + chunk,
                 chunk,
-                paced: true,
+                paced: model.prefill_pacing,
                 order: Order::DecodeFirst,
                 scheduler: Scheduler::Continuous,
                 reservation: Reservation::Paged,

@@ -111,7 +111,10 @@ impl Fate {
             Metric::Tpot => record.tpot(),
             Metric::E2e => Some(record.ended.since(sent)),
         };
-        let late = |metric: Metric| matches!((came(metric), terms.of(metric)), (Some(came), Some(most)) if came > most);
+        let late = |metric: Metric| {
+            let both = came(metric).zip(terms.of(metric));
+            both.is_some_and(|(came, most)| came > most)
+        };
         if Metric::ALL.into_iter().any(late) {
             Self::Late
         } else {

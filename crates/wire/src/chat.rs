@@ -9,12 +9,15 @@ use crate::bad_request::BadRequest;
 use crate::demand;
 use crate::fields::{Field, Fields, Kind};
 use crate::params::Params;
+use crate::tools::Tools;
 
 /// A request for the next message of a conversation.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ChatRequest {
     /// The conversation, oldest first; at least one message.
     pub messages: Vec<Message>,
+    /// What the model may call.
+    pub tools: Option<Tools>,
     /// Everything else.
     pub params: Params,
 }
@@ -38,6 +41,7 @@ impl ChatRequest {
         let messages = messages.iter().map(|message| Message::of(&message));
         Ok(Self {
             messages: messages.collect::<Result<_, _>>()?,
+            tools: Tools::of(&fields)?,
             params,
         })
     }

@@ -25,7 +25,7 @@ impl CompletionRequest {
     pub fn parse(body: &[u8]) -> Result<Self, BadRequest> {
         let fields = Fields::of_body(body)?;
         let mut demands = demand::of_completion(&fields)?;
-        let prompt = Prompt::of(&fields)?;
+        let prompt = Prompt::of(&fields, "prompt")?;
         match prompt {
             Prompt::One(_) => {}
             Prompt::Many(_) => demands.push(Demand { param: "prompt" }),
@@ -60,8 +60,9 @@ impl Prompt {
     /// Prompts that one request may have, as at OpenAI.
     pub const MAX_PROMPTS: usize = 2048;
 
-    fn of(fields: &Fields<'_, '_>) -> Result<Self, BadRequest> {
-        let field = fields.require("prompt", RULE)?;
+    /// Reads the parameter of this name.
+    pub(crate) fn of(fields: &Fields<'_, '_>, name: &'static str) -> Result<Self, BadRequest> {
+        let field = fields.require(name, RULE)?;
         if field.kind() == Kind::Array && !is_token_list(&field) {
             let mut prompts = field
                 .items(Self::MAX_PROMPTS, RULE)?
@@ -77,6 +78,15 @@ impl Prompt {
                 .ok_or_else(|| field.wrong_value(RULE));
         }
         PromptText::of(&field).map(Self::One)
+    }
+}
+
+impl From<Prompt> for Vec<PromptText> {
+    fn from(prompt: Prompt) -> Self {
+        match prompt {
+            Prompt::One(prompt) => vec![prompt],
+            Prompt::Many(prompts) => prompts,
+        }
     }
 }
 

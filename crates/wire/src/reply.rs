@@ -10,8 +10,9 @@ mod logprobs;
 mod tests;
 
 use crate::json_text::push_json;
+use crate::tools::ToolCall;
 
-pub use chunks::{ChunkWriter, Piece, StreamUsage};
+pub use chunks::{CallOpening, ChunkWriter, Piece, StreamUsage};
 pub use logprobs::{Likely, Logprob};
 
 /// What every body and every chunk of one answer carries.
@@ -52,6 +53,8 @@ pub enum FinishReason {
     Stop,
     /// The output limit or the context was reached.
     Length,
+    /// The model called a tool and waits for what comes of it.
+    ToolCalls,
 }
 
 impl FinishReason {
@@ -60,6 +63,7 @@ impl FinishReason {
         match self {
             Self::Stop => "stop",
             Self::Length => "length",
+            Self::ToolCalls => "tool_calls",
         }
     }
 }
@@ -105,8 +109,10 @@ pub struct Answer<'a> {
 /// One of the texts of an answer.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Choice {
-    /// All of it.
+    /// All of it, but for the calls in it.
     pub text: String,
+    /// The calls in it, in order.
+    pub calls: Vec<ToolCall>,
     /// Why it is over.
     pub finish: FinishReason,
     /// How likely its tokens were, where that was asked for.
@@ -119,8 +125,14 @@ impl Answer<'_> {
         stamp.open("chat.completion", out);
         self.write_choices(out, |choice, out| {
             out.extend_from_slice(b"\"message\":{\"role\":\"assistant\",\"content\":");
-            push_json(out, &choice.text);
-            out.extend_from_slice(b",\"refusal\":null},\"logprobs\":");
+            if choice.text.is_empty() && !choice.calls.is_empty() {
+                out.extend_from_slice(b"null");
+            } else {
+                push_json(out, &choice.text);
+            }
+            out.extend_from_slice(b",\"refusal\":null");
+            write_calls(&choice.calls, out);
+            out.extend_from_slice(b"},\"logprobs\":");
             match &choice.logprobs {
                 Some(logprobs) => logprobs::write_chat(logprobs, out),
                 None => out.extend_from_slice(b"null"),
@@ -160,5 +172,26 @@ impl Answer<'_> {
         out.extend_from_slice(b"],\"usage\":");
         self.usage.write(out);
         out.push(b'}');
+    }
+}
+
+/// Appends the calls of a message; nothing where there are none.
+fn write_calls(calls: &[ToolCall], out: &mut Vec<u8>) {
+    for (index, call) in calls.iter().enumerate() {
+        let before: &[u8] = if index == 0 {
+            b",\"tool_calls\":[{\"id\":"
+        } else {
+            b",{\"id\":"
+        };
+        out.extend_from_slice(before);
+        push_json(out, &call.id);
+        out.extend_from_slice(b",\"type\":\"function\",\"function\":{\"name\":");
+        push_json(out, &call.name);
+        out.extend_from_slice(b",\"arguments\":");
+        push_json(out, &call.arguments);
+        out.extend_from_slice(b"}}");
+    }
+    if !calls.is_empty() {
+        out.push(b']');
     }
 }

@@ -1,6 +1,7 @@
 //! The command line of a flood: tenants beside quiet ones, at endpoints side by side.
 
 use std::num::NonZeroU32;
+use std::path::PathBuf;
 use std::str::FromStr;
 
 use clap::Args;
@@ -31,6 +32,10 @@ pub struct FloodArgs {
     /// Go round so often. The endpoints take turns, and each round begins with another one.
     #[arg(long, value_name = "N", default_value_t = NonZeroU32::MIN)]
     pub rounds: NonZeroU32,
+    /// Draw tokens a second against the quiet tenants' p99 TTFT into this SVG. Endpoints named
+    /// `SERIES:LABEL` are points of one line.
+    #[arg(long, value_name = "FILE")]
+    pub plot: Option<PathBuf>,
     /// What every load has.
     #[command(flatten)]
     pub load: LoadArgs,

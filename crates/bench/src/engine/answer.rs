@@ -96,6 +96,7 @@ impl StreamText {
 pub(super) fn write_answer(ask: &Ask, number: u64, created: u64, cached: u64, out: &mut Vec<u8>) {
     let text: String = (0..ask.output).map(word).collect();
     let choice = Choice {
+        calls: Vec::new(),
         text,
         finish: FinishReason::Length,
         logprobs: None,

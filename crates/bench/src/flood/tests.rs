@@ -119,4 +119,7 @@ fn arms_stand_side_by_side_and_an_engine_with_one_slot_is_the_worse() {
     for file in ["flood-wide-1.csv", "flood-fifo-2.csv"] {
         assert!(dir.path().join(file).exists(), "{file}");
     }
+    let plot = report.frontier("A flood");
+    let names = plot.series.iter().map(|one| one.name.as_str());
+    assert_eq!(names.collect::<Vec<_>>(), ["wide", "fifo"]);
 }

@@ -145,15 +145,16 @@ fn ask(address: &str, asked: u64, (streamed, retry): (bool, &str), patience: u64
     }
 }
 
-/// Bytes of text in the whole events of a stream.
+/// Bytes of text in the whole events of a stream. What stands for a character that was cut off at
+/// the end is one: its token was one byte of it.
 fn content_bytes(answer: &str) -> u64 {
     let events = answer
         .lines()
         .filter_map(|line| line.strip_prefix("data: "));
     let events = events.filter_map(|data| serde_json::from_str::<Value>(data).ok());
     let bytes = events.filter_map(|event| {
-        let text = event["choices"][0]["delta"]["content"].as_str()?.len();
-        u64::try_from(text).ok()
+        let text = event["choices"][0]["delta"]["content"].as_str()?;
+        u64::try_from(text.replace('\u{fffd}', "?").len()).ok()
     });
     bytes.sum()
 }

@@ -214,13 +214,10 @@ fn a_file_that_is_no_model_is_an_error_that_names_it() {
 #[test]
 fn the_models_own_template_renders_and_its_control_tokens_are_tokens() {
     let Some(lab) = rig::llama() else { return };
-    let message = ChatMessage {
-        role: "user".into(),
-        content: "Hi 你好".into(),
-    };
+    let message = ChatMessage::new("user", "Hi 你好");
     let text = lab
         .model
-        .render_chat(std::slice::from_ref(&message))
+        .render_chat(std::slice::from_ref(&message), &[])
         .unwrap();
     assert!(text.starts_with("<|im_start|>system\n"), "{text}");
     assert!(text.ends_with("<|im_start|>user\nHi 你好<|im_end|>\n<|im_start|>assistant\n"));
@@ -228,7 +225,10 @@ fn the_models_own_template_renders_and_its_control_tokens_are_tokens() {
     let start = lab.model.tokenize("<|im_start|>").unwrap();
     assert_eq!(start.len(), 1);
     assert_eq!(tokens.iter().filter(|token| **token == start[0]).count(), 3);
-    assert_eq!(lab.model.render_chat(&[]), Err(TemplateError::NoMessages));
+    assert_eq!(
+        lab.model.render_chat(&[], &[]),
+        Err(TemplateError::NoMessages)
+    );
 }
 
 #[test]

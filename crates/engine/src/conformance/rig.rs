@@ -23,8 +23,8 @@ use crate::fake::{Costs, Fake, FakeModel, Faults};
 use crate::handle::lock;
 use crate::llama::LlamaModel;
 use crate::{
-    Backend, Begin, Delta, Engine, FatalError, Job, Logprob, Model, Observer, Open, OpenError,
-    Output, Sampled, Sampling, SequenceError, Served, Spec, StepWork, Stop, Token,
+    Backend, Begin, Delta, Drawn, Engine, FatalError, Job, Logprob, Model, Observer, Open,
+    OpenError, Output, Sampled, Sampling, SequenceError, Served, Spec, StepWork, Stop, Token,
 };
 
 /// Longer than any test takes; a test that waits this long has failed.
@@ -76,20 +76,37 @@ pub(crate) fn faulty(faults: Faults) -> Lab {
     }
 }
 
-/// `None` where the model file is not there.
-pub(crate) fn llama() -> Option<Lab> {
-    static MODEL: LazyLock<Option<Arc<LlamaModel>>> = LazyLock::new(|| {
-        let default = "../../models/SmolLM2-135M-Instruct.Q4_1.gguf";
-        let path = std::env::var_os("TOLLGATE_TEST_MODEL").unwrap_or_else(|| default.into());
-        let path = PathBuf::from(path);
-        path.exists().then(|| LlamaModel::load(&path).unwrap())
-    });
-    static TURN: Mutex<()> = Mutex::new(());
-    let turn = lock(&TURN);
-    let Some(model) = MODEL.clone() else {
+/// llama.cpp making vectors.
+pub(crate) fn pooled(model: Arc<LlamaModel>) -> Lab {
+    let llama = Some(Arc::clone(&model));
+    Lab {
+        model,
+        llama,
+        faults: Faults::default(),
+        _turn: Some(lock(&TURN)),
+    }
+}
+
+static TURN: Mutex<()> = Mutex::new(());
+
+/// `None`, and a line that says so, where there is no model file.
+pub(crate) fn model_file() -> Option<PathBuf> {
+    let default = "../../models/SmolLM2-135M-Instruct.Q4_1.gguf";
+    let path = std::env::var_os("TOLLGATE_TEST_MODEL").unwrap_or_else(|| default.into());
+    let path = PathBuf::from(path);
+    if !path.exists() {
         println!("no model file: set TOLLGATE_TEST_MODEL");
         return None;
-    };
+    }
+    Some(path)
+}
+
+/// `None` where the model file is not there.
+pub(crate) fn llama() -> Option<Lab> {
+    static MODEL: LazyLock<Option<Arc<LlamaModel>>> =
+        LazyLock::new(|| model_file().map(|path| LlamaModel::load(&path).unwrap()));
+    let turn = lock(&TURN);
+    let model = MODEL.clone()?;
     let llama = Some(Arc::clone(&model));
     Some(Lab {
         model,
@@ -211,6 +228,7 @@ fn logits(
 #[derive(Clone, Debug)]
 pub(crate) enum Event {
     Delta(RequestId, Delta),
+    Vector(RequestId, u32, Vec<f32>),
     Finished(RequestId, u32, FinishReason),
     End(RequestId, EngineEnding, Usage),
     Observed(RequestId, EngineEnding, Usage),
@@ -235,6 +253,7 @@ pub(crate) struct Said {
     pub(crate) text: String,
     pub(crate) tokens: u64,
     pub(crate) logprobs: Vec<Logprob>,
+    pub(crate) vector: Vec<f32>,
     pub(crate) finish: Option<FinishReason>,
 }
 
@@ -267,6 +286,7 @@ impl Rig {
                 ignore_eos: true,
                 ..Stop::default()
             },
+            spelled: Vec::new(),
             echo: false,
             output: Box::new(Sink {
                 id: RequestId::new(id),
@@ -317,6 +337,11 @@ impl Rig {
                     choice.text.push_str(&delta.text);
                     choice.tokens += u64::from(delta.tokens);
                     choice.logprobs.extend(delta.logprobs);
+                }
+                Event::Vector(id, choice, vector) => {
+                    let choice = said.entry(id).or_default().entry(choice).or_default();
+                    assert!(choice.vector.is_empty() && choice.finish.is_none());
+                    choice.vector = vector;
                 }
                 Event::Finished(id, choice, reason) => {
                     let choice = said.entry(id).or_default().entry(choice).or_default();
@@ -419,6 +444,10 @@ impl Output for Sink {
         self.tap.say(Event::Delta(self.id, delta));
     }
 
+    fn vector(&mut self, choice: u32, vector: Vec<f32>) {
+        self.tap.say(Event::Vector(self.id, choice, vector));
+    }
+
     fn finished(&mut self, choice: u32, reason: FinishReason) {
         self.tap.say(Event::Finished(self.id, choice, reason));
     }
@@ -502,11 +531,11 @@ impl Backend for Recorder<'_> {
         log.steps += 1;
         log.widest = log.widest.max(work.len());
         for (work, result) in work.iter().zip(results) {
-            if let Ok(Some(drawn)) = result {
+            if let Ok(Some(Drawn::Token { token, .. })) = result {
                 log.generated
                     .entry(log.owners[&work.seq])
                     .or_default()
-                    .push(drawn.token);
+                    .push(*token);
             }
         }
         Ok(())

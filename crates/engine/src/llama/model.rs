@@ -15,10 +15,14 @@ use tollgate_policy::units::{KvBytes, Tokens};
 use crate::backend::Open;
 use crate::grammar;
 use crate::job::Token;
+use crate::llama::pooler;
 use crate::llama::runner::Opener;
 use crate::llama::sampler::grammar_sampler;
-use crate::model::{ChatMessage, GrammarError, Model, TemplateError, TokenizeError};
+use crate::model::{
+    CallCount, CallStyle, ChatMessage, GrammarError, Model, TemplateError, TokenizeError, ToolOffer,
+};
 use crate::template::{ChatTemplate, SpecialTokens};
+use crate::tools;
 
 /// llama.cpp's own state, of which a process has one. Its log goes to `tracing`.
 static BACKEND: LazyLock<Result<LlamaBackend, String>> = LazyLock::new(|| {
@@ -50,6 +54,31 @@ pub enum LoadError {
     },
 }
 
+/// How the vectors of a text's tokens become one.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pooling {
+    /// Their mean.
+    Mean,
+    /// That of the first token.
+    First,
+    /// That of the last token.
+    Last,
+}
+
+impl Pooling {
+    /// What a model file says, by llama.cpp's numbers (`llama_pooling_type` in llama.h). One that
+    /// ranks makes no vectors.
+    fn of_file(weights: &llama_cpp_2::model::LlamaModel, architecture: &str) -> Option<Self> {
+        let kind = weights.meta_val_str(&format!("{architecture}.pooling_type"));
+        match kind.ok()?.as_str() {
+            "1" => Some(Self::Mean),
+            "2" => Some(Self::First),
+            "3" => Some(Self::Last),
+            _ => None,
+        }
+    }
+}
+
 /// A loaded model file. The weights are mapped, not copied, and shared by all engines that run it.
 pub struct LlamaModel {
     weights: llama_cpp_2::model::LlamaModel,
@@ -71,6 +100,10 @@ struct Facts {
     ends: Vec<LlamaToken>,
     /// The token that starts every prompt, where the model wants one.
     bos: Option<LlamaToken>,
+    /// How it makes one vector of a text, where it does.
+    pooling: Option<Pooling>,
+    /// Whether a token sees only those before it.
+    causal: bool,
 }
 
 impl fmt::Debug for LlamaModel {
@@ -88,6 +121,16 @@ impl LlamaModel {
     ///
     /// [`LoadError`].
     pub fn load(path: &Path) -> Result<Arc<Self>, LoadError> {
+        Self::load_for(path, None)
+    }
+
+    /// Loads a GGUF file to make vectors with, pooled like this, where the file itself does not
+    /// say so.
+    ///
+    /// # Errors
+    ///
+    /// [`LoadError`].
+    pub fn load_for(path: &Path, pooling: Option<Pooling>) -> Result<Arc<Self>, LoadError> {
         // Opened here for its error: llama.cpp says only that something failed.
         if let Err(error) = std::fs::File::open(path) {
             return Err(LoadError::File {
@@ -101,7 +144,8 @@ impl LlamaModel {
                 path: path.into(),
                 why: error.to_string(),
             })?;
-        let facts = Facts::of(&weights, path);
+        let mut facts = Facts::of(&weights, path);
+        facts.pooling = pooling.or(facts.pooling);
         let template = compile(&weights);
         Ok(Arc::new(Self {
             weights,
@@ -119,6 +163,14 @@ impl LlamaModel {
 
     /// What builds a backend on these weights, for an engine with these bounds; `threads` compute.
     pub fn backend(self: &Arc<Self>, limits: &Config, threads: NonZeroU32) -> Box<dyn Open> {
+        if let Some(pooling) = self.facts.pooling {
+            return Box::new(pooler::Opener {
+                model: Arc::clone(self),
+                pooling,
+                limits: *limits,
+                threads,
+            });
+        }
         Box::new(Opener {
             model: Arc::clone(self),
             limits: *limits,
@@ -132,6 +184,11 @@ impl LlamaModel {
 
     pub(crate) fn ends(&self) -> &[LlamaToken] {
         &self.facts.ends
+    }
+
+    /// Whether a token sees only those before it. Where it does not, there is no KV to keep.
+    pub(crate) fn is_causal(&self) -> bool {
+        self.facts.causal
     }
 
     pub(crate) fn opening(&self) -> &Mutex<()> {
@@ -175,11 +232,35 @@ impl Model for LlamaModel {
             .collect())
     }
 
-    fn render_chat(&self, messages: &[ChatMessage]) -> Result<String, TemplateError> {
+    fn render_chat(
+        &self,
+        messages: &[ChatMessage],
+        tools: &[ToolOffer],
+    ) -> Result<String, TemplateError> {
         self.template
             .as_ref()
             .map_err(Clone::clone)?
-            .render(messages)
+            .render(messages, tools)
+    }
+
+    fn call_style(&self) -> CallStyle {
+        let template = self.template.as_ref();
+        template.map_or(CallStyle::Tagged, ChatTemplate::style)
+    }
+
+    fn call_grammar(&self, offers: &[ToolOffer], count: CallCount) -> Result<String, GrammarError> {
+        let style = self.call_style();
+        let schema = tools::schema(offers, style);
+        let one = json_schema_to_grammar(&schema).map_err(|_| GrammarError::NotASchema)?;
+        let grammar = tools::grammar(&one, style, count);
+        grammar_sampler(&grammar, self).map_err(|_| GrammarError::NotASchema)?;
+        Ok(grammar)
+    }
+
+    fn vector_length(&self) -> Option<u32> {
+        let length = self.weights.n_embd_out();
+        let pools = self.facts.pooling.is_some();
+        pools.then(|| u32::try_from(length).unwrap_or(0))
     }
 
     fn check_grammar(&self, grammar: &str) -> Result<(), GrammarError> {
@@ -217,6 +298,9 @@ impl Facts {
             .map(|(_, bytes)| bytes.len())
             .max()
             .unwrap_or(1);
+        let architecture = weights.meta_val_str("general.architecture");
+        let architecture = architecture.unwrap_or_default();
+        let causal = weights.meta_val_str(&format!("{architecture}.attention.causal"));
         let bos = (vocab.should_add_bos() && vocab.bos().0 >= 0).then(|| vocab.bos());
         Self {
             name: weights
@@ -231,6 +315,8 @@ impl Facts {
                 .filter(|token| vocab.is_eog(*token))
                 .collect(),
             bos,
+            pooling: Pooling::of_file(weights, &architecture),
+            causal: causal.map_or(true, |causal| causal != "false"),
         }
     }
 }

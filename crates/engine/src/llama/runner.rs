@@ -70,7 +70,7 @@ impl Open for Opener {
 }
 
 /// llama.cpp counts in `int32_t`.
-fn fits(what: &'static str, value: u64) -> Result<i32, OpenError> {
+pub(crate) fn fits(what: &'static str, value: u64) -> Result<i32, OpenError> {
     i32::try_from(value).map_err(|_| OpenError::TooLarge { what, value })
 }
 

@@ -88,7 +88,7 @@ impl Chooser {
             How::Constrained(constrained) => constrained.choose(context, index)?,
         };
         let top = self.logprobs;
-        Ok(Drawn {
+        Ok(Drawn::Token {
             token: Token::new(token.0),
             likely: top.map(|top| likelihood(context.get_logits_ith(index), token, top)),
         })

@@ -9,6 +9,7 @@ use super::*;
 use crate::batch::{Order, Scheduler};
 use crate::usage::Usage;
 
+mod exhaustion;
 mod sharing;
 
 const CONFIG: Config = Config {

@@ -58,8 +58,12 @@ impl Tracks {
 
     /// Takes from a fact what it says of progress.
     pub(super) fn hear(&mut self, event: &Event, now: Time) {
+        // An engine here tells of a step; of one elsewhere, the tokens that pass by are known.
         if let Event::Stepped { served, .. } = event {
             served.iter().for_each(|one| self.served(one));
+        }
+        if let Event::Streamed(served) = event {
+            self.served(served);
         }
         if let Event::EngineEnded { id, .. } = event
             && let Some(track) = self.tracks.get_mut(id)
@@ -155,6 +159,22 @@ mod tests {
         assert_eq!(step(&mut tracks, 0, 1, at(1_900)), []);
         assert_eq!(step(&mut tracks, 0, 1, at(2_000)).len(), 1);
         assert_eq!(tracks.due(at(9_000)), [], "nothing new to say");
+    }
+
+    #[test]
+    fn tokens_that_pass_by_from_an_engine_elsewhere_are_progress() {
+        let mut tracks = Tracks::default();
+        tracks.dispatched(ID, KvBytes::new(1), at(0));
+        tracks.hear(
+            &Event::Streamed(Served {
+                id: ID,
+                prompt: Tokens::ZERO,
+                output: Tokens::new(3),
+            }),
+            at(1_000),
+        );
+        let said = tracks.due(at(1_000));
+        assert_eq!(said[0].usage.output, Tokens::new(3));
     }
 
     #[test]

@@ -16,7 +16,7 @@ use crate::route::{self, Affinity, Candidate, Choice, Load, Seek, Sight};
 use crate::tenant::Class;
 use crate::units::{KvBlocks, Micros, Time, Tokens};
 use crate::usage::{Counted, Usage, Weights};
-use crate::window::{Ask, Blocked};
+use crate::window::{Ask, Blocked, Bounds};
 
 /// Replicas that are all looked at; among more, two good ones are found without.
 const FEW: usize = 32;
@@ -396,6 +396,7 @@ impl Gateway {
             return;
         };
         let over_share = self.is_over_share(&request);
+        let waited_for_room = self.waited_for_room(&request, now);
         let pool = self.pool(request.model);
         let fence = now + pool.model.max_stream;
         pool.running += 1;
@@ -406,6 +407,10 @@ impl Gateway {
         let window = &mut self.replica(choice.replica).window;
         let prefill = window.counted(request.prompt - choice.cached, over_share);
         window.hold(request.class, request.kv, prefill);
+        match waited_for_room {
+            true => window.fell_short(now),
+            false => window.ease(now),
+        }
         let held = (window.prefill(), window.sequences());
         self.note_sent(&request, (id, choice), held, now);
         self.fences.insert((fence, id));
@@ -441,6 +446,20 @@ impl Gateway {
         let weight = self.tenants.tenant(request.tenant).weight;
         let share = pool.queue.share(request.tenant, weight, slots);
         pool.queue.policy() != Policy::Fifo && pool.queue.holding(request.tenant).running > share
+    }
+
+    /// Whether a request that goes to a replica now found no room though its tenant has no more
+    /// than its share, and has nothing else waiting that could have filled what was kept.
+    fn waited_for_room(&self, request: &crate::request::Request, now: Time) -> bool {
+        let pool = &self.pools[position(request.model.get())];
+        let slots = pool.standing[request.class.place()].slots;
+        let weight = self.tenants.tenant(request.tenant).weight;
+        let share = pool.queue.share(request.tenant, weight, slots);
+        request.tries.is_first()
+            && now.since(request.received) > Bounds::SHORT_WAIT
+            && share < slots
+            && pool.queue.holding(request.tenant).running <= share
+            && !pool.queue.waits(request.tenant)
     }
 
     /// Makes the engine stop and the client learn why; the request ends when both have answered.

@@ -250,8 +250,8 @@ impl Level {
     }
 }
 
-/// The place, from 1, of the score that is the bound at this level among `n`; `None` where there are
-/// too few for it.
+/// The place, from 1, of the score that is the bound at this level among `n`; `None` where there
+/// are too few for it.
 fn rank(n: usize, level: Level) -> Option<usize> {
     let keep = u64::try_from(Level::ALL - level.0.min(Level::ALL)).ok()?;
     let n = u64::try_from(n).ok()?;

@@ -177,8 +177,8 @@ impl Market {
 }
 
 /// What of the time that was promised a request may use up, where others want it too: less for one
-/// of the dearer ones, so that these are refused first. One of a tenant that has less than its share
-/// may use all of it: it is never refused in favour of one whose tenant has more.
+/// of the dearer ones, so that these are refused first. One of a tenant that has less than its
+/// share may use all of it: it is never refused in favour of one whose tenant has more.
 pub fn budget(limit: Micros, rank: u64, below_share: bool, mode: Mode) -> Micros {
     /// Of a thousand, what the dearest gives up.
     const DEAREST: u64 = 200;

@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
+use tollgate_engine::llama::Pooling;
 use tollgate_policy::batch::{Order, Scheduler};
+use tollgate_policy::engine::Reservation;
 use tollgate_policy::ids::ModelId;
 use tollgate_policy::pace::Target;
 use tollgate_policy::shelf::Loading;
@@ -15,7 +17,9 @@ use tollgate_policy::window::Bounds;
 
 use super::decode::{Cursor, Fields};
 use super::fleet::{self, CommandConfig, HealthConfig, RoutingConfig};
+use super::prefixes::Published;
 use super::remote::{self, Address, RemoteConfig, RemoteKind};
+use super::stuck::Stuck;
 use super::{server, slo, window};
 
 /// The longest context anyone can ask for; far beyond what models have, and safe to multiply.
@@ -115,6 +119,10 @@ pub struct ModelConfig {
     pub step_tokens: Tokens,
     /// How its steps are planned, for `embedded` and `fake`.
     pub schedule: ScheduleConfig,
+    /// What prompts may begin with, to be shared by all tenants.
+    pub published: Vec<Published>,
+    /// What becomes of an engine that does not come back from a step.
+    pub stuck: Stuck,
     /// The queue before it.
     pub queue: QueueConfig,
     /// The longest that one request may take, 1 s to 24 h.
@@ -161,6 +169,8 @@ pub struct ScheduleConfig {
     pub paced: bool,
     /// Tokens that one sequence may compute in a step, 16 to 8192; `None` is all of the step.
     pub chunk_tokens: Option<Tokens>,
+    /// How much room a sequence is given.
+    pub reservation: Reservation,
 }
 
 impl Default for ScheduleConfig {
@@ -173,6 +183,7 @@ impl Default for ScheduleConfig {
             order: Order::DecodeFirst,
             paced: true,
             chunk_tokens: None,
+            reservation: Reservation::Paged,
         }
     }
 }
@@ -188,6 +199,10 @@ impl ScheduleConfig {
         let orders = [
             ("decode_first", Order::DecodeFirst),
             ("prefill_first", Order::PrefillFirst),
+        ];
+        let reservations = [
+            ("paged", Reservation::Paged),
+            ("contiguous", Reservation::Contiguous),
         ];
         Self {
             prefix_cache: fields
@@ -207,6 +222,9 @@ impl ScheduleConfig {
                 })
                 .unwrap_or(default.paced),
             chunk_tokens: fields.optional("chunk_tokens", |value| tokens(&value, 16, 8192)),
+            reservation: fields
+                .optional("kv", |value| value.choice(&reservations))
+                .unwrap_or(default.reservation),
         }
     }
 }
@@ -220,6 +238,9 @@ pub enum EngineConfig {
         path: PathBuf,
         /// Threads that compute for each replica, 1 to 1024; `None` divides the cores among them.
         threads: Option<NonZeroU32>,
+        /// How it makes one vector of a text; `None` leaves it to the file, and a file that says
+        /// nothing generates text.
+        pooling: Option<Pooling>,
     },
     /// Made-up text at the pace of a cost model.
     Fake(FakeConfig),
@@ -242,6 +263,8 @@ pub struct FakeConfig {
     pub kv_tokens: Tokens,
     /// Decides the text, together with the prompt.
     pub seed: u64,
+    /// Numbers of each vector, 1 to 65536, where it makes vectors in place of text.
+    pub vector: Option<u32>,
 }
 
 impl Default for FakeConfig {
@@ -253,6 +276,7 @@ impl Default for FakeConfig {
             context: Tokens::new(8192),
             kv_tokens: Tokens::new(65_536),
             seed: 1,
+            vector: None,
         }
     }
 }
@@ -288,6 +312,8 @@ impl ModelConfig {
             max_sequences: 32,
             step_tokens: Tokens::new(512),
             schedule: ScheduleConfig::default(),
+            published: vec![],
+            stuck: Stuck::default(),
             queue: QueueConfig::default(),
             max_stream: Micros::from_secs(600),
             keepalive: Micros::from_secs(15),
@@ -325,6 +351,7 @@ impl ModelConfig {
             EngineConfig::Embedded {
                 path: path.to_owned(),
                 threads: None,
+                pooling: None,
             },
         )
     }
@@ -346,6 +373,7 @@ impl ModelConfig {
         let engine = EngineConfig::read(fields, idle).unwrap_or_else(|| EngineConfig::Embedded {
             path: PathBuf::new(),
             threads: None,
+            pooling: None,
         });
         let kind = match &engine {
             EngineConfig::Remote(config) => Some(config.kind),
@@ -366,6 +394,12 @@ impl ModelConfig {
                 .optional("step_tokens", |value| tokens(&value, 16, 8192))
                 .unwrap_or(default.step_tokens),
             schedule: ScheduleConfig::read(fields),
+            published: fields
+                .optional("published_prefixes", |value| Published::read_list(&value))
+                .unwrap_or_default(),
+            stuck: fields
+                .optional("stuck_step", |value| Stuck::read(&value))
+                .unwrap_or_default(),
             queue: fields
                 .optional("queue", |value| QueueConfig::read(&value))
                 .unwrap_or_default(),
@@ -430,6 +464,12 @@ impl ModelConfig {
             );
             fields.report("step_tokens", message);
         }
+        if !self.published.is_empty() && !self.schedule.prefix_cache {
+            fields.report(
+                "published_prefixes",
+                "is shared through prefix_cache: on only",
+            );
+        }
         if self.loading.is_some() {
             fields.report(
                 "load",
@@ -482,6 +522,7 @@ impl EngineConfig {
         let threads = fields
             .optional("threads", |value| value.integer(1..=1024_u32))
             .and_then(NonZeroU32::new);
+        let pooling = pooling(fields);
         let fake = fields.find("fake");
         let upstream = fields.find("upstream");
         let kind = kind?;
@@ -501,6 +542,7 @@ impl EngineConfig {
                 for (key, value) in [
                     ("path", path),
                     ("threads", fields.find("threads")),
+                    ("pooling", fields.find("pooling")),
                     ("fake", fake),
                 ] {
                     if value.is_some() {
@@ -516,10 +558,19 @@ impl EngineConfig {
                 let path = fields.required("path", "name the model's GGUF file", |value| {
                     server::path(&value)
                 })?;
-                Some(Self::Embedded { path, threads })
+                Some(Self::Embedded {
+                    path,
+                    threads,
+                    pooling,
+                })
             }
             Kind::Fake => {
-                for (key, value) in [("path", path), ("threads", fields.find("threads"))] {
+                let others = [
+                    ("path", path),
+                    ("threads", fields.find("threads")),
+                    ("pooling", fields.find("pooling")),
+                ];
+                for (key, value) in others {
                     if value.is_some() {
                         fields.report(key, "is for engine: embedded; this engine is fake");
                     }
@@ -531,6 +582,15 @@ impl EngineConfig {
             }
         }
     }
+}
+
+fn pooling(fields: &mut Fields<'_, '_>) -> Option<Pooling> {
+    let poolings = [
+        ("mean", Pooling::Mean),
+        ("first", Pooling::First),
+        ("last", Pooling::Last),
+    ];
+    fields.optional("pooling", |value| value.choice(&poolings))
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -582,6 +642,7 @@ impl FakeConfig {
             seed: fields
                 .optional("seed", |value| value.integer(0..=u64::MAX))
                 .unwrap_or(default.seed),
+            vector: fields.optional("vector", |value| value.integer(1..=65_536)),
         }
     }
 }

@@ -2,6 +2,7 @@
 //!
 //! Tests hold this table against the decoder: the same keys, the same defaults, the same bounds.
 
+mod engines;
 mod models;
 mod money;
 mod process;
@@ -58,7 +59,7 @@ const fn key(path: &'static str, takes: &'static str, unset: Unset, meaning: &'s
 }
 
 /// All sections.
-pub const SECTIONS: [Section; 7] = [
+pub const SECTIONS: [Section; 8] = [
     Section {
         title: "The process",
         about: "",
@@ -80,6 +81,11 @@ pub const SECTIONS: [Section; 7] = [
         about: "A list; clients name a model by its name or by an alias. Without models Tollgate \
                 answers that it serves none.",
         keys: MODELS,
+    },
+    Section {
+        title: "Models in this process",
+        about: "More of the entries under `models`, for `engine: embedded` and `fake`.",
+        keys: engines::KEYS,
     },
     Section {
         title: "Tenants",

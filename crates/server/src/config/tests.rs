@@ -54,7 +54,8 @@ fn the_example_means_what_it_says() {
         model.engine,
         EngineConfig::Embedded {
             path,
-            threads: None
+            threads: None,
+            pooling: None,
         }
     );
     assert_eq!(

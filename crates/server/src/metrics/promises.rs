@@ -91,7 +91,7 @@ impl PromiseMetrics {
         );
         registry.register(
             "slo_coverage_ratio",
-            "Bounds kept of those that came due, since the start, in the last minute and in the worst",
+            "Bounds kept of those that came due: since the start, in the last minute, in the worst",
             self.coverage.clone(),
         );
         registry.register(

@@ -76,7 +76,7 @@ impl Provenance {
     /// Of a model on this machine.
     pub(crate) fn of(model: &ModelConfig, now_unix: u64) -> Self {
         let (engine, own) = match &model.engine {
-            EngineConfig::Embedded { path, threads } => (
+            EngineConfig::Embedded { path, threads, .. } => (
                 "embedded".to_owned(),
                 format!("{} threads {threads:?}", path.display()),
             ),

@@ -412,6 +412,7 @@ impl Opened {
                 Some(
                     Letter::Dispatched(_)
                     | Letter::Delta(_)
+                    | Letter::Vector(..)
                     | Letter::Finished(..)
                     | Letter::Withdrawn
                     | Letter::Ended(..),

@@ -292,6 +292,7 @@ impl RelayBody {
                 Letter::Dispatched(_)
                 | Letter::Refused(_)
                 | Letter::Delta(_)
+                | Letter::Vector(..)
                 | Letter::Finished(..)
                 | Letter::Withdrawn
                 | Letter::Ended(..),

@@ -60,8 +60,9 @@ async fn a_promise_that_cannot_be_kept_refuses_and_says_by_how_much() {
     );
 
     let metrics = rig.metrics().await;
-    let name = "tollgate_slo_decisions_total{model=\"m\",class=\"standard\",decision=\"refused\",reason=\"ttft\"}";
-    assert_eq!(sample(&metrics, name), Some("1"));
+    let labels = "model=\"m\",class=\"standard\",decision=\"refused\",reason=\"ttft\"";
+    let name = format!("tollgate_slo_decisions_total{{{labels}}}");
+    assert_eq!(sample(&metrics, &name), Some("1"));
     let name = "tollgate_requests_total{model=\"m\",class=\"standard\",reason=\"slo\"}";
     assert_eq!(sample(&metrics, name), Some("1"));
 }

@@ -86,7 +86,7 @@ async fn a_bad_parameter_is_named() {
         (json!({"stop_token_ids": [300]}), "stop_token_ids"),
         (json!({"grammar": "root ::= \"a\""}), "grammar"),
         (json!({"top_logprobs": 3}), "top_logprobs"),
-        (json!({"tools": [{"type": "function"}]}), "tools"),
+        (json!({"tools": [{"type": "function"}]}), "tools.0.function"),
         (
             json!({"response_format": {"type": "json_object"}}),
             "response_format",

@@ -126,6 +126,40 @@ tenants:
 }
 
 #[tokio::test]
+async fn what_the_operator_published_is_computed_once_for_all_tenants() {
+    let system = "You keep the toll gate on a long road, and every cart must stop and pay.";
+    let config = format!(
+        "
+models:
+  - name: m
+    engine: fake
+    prefix_cache: on
+    kv: contiguous
+    published_prefixes: [{{ text: \"{system}\" }}]
+    fake: {{ step: 1ms, per_sequence: 0us }}
+tenants:
+  - {{ name: a, keys: [{{ env: A }}] }}
+  - {{ name: b, keys: [{{ env: B }}] }}
+"
+    );
+    let rig = Rig::start(&config).await;
+    let mut cached = Vec::new();
+    for (name, own) in [("A", "one"), ("B", "another"), ("B", "a third")] {
+        let messages = json!([
+            {"role": "system", "content": system},
+            {"role": "user", "content": own.repeat(20)},
+        ]);
+        let asked = say(json!({"messages": messages, "max_tokens": 2}));
+        let answer = rig.send(&keyed(asked, &key(name))).await;
+        let details = &answer.json()["usage"]["prompt_tokens_details"];
+        cached.push(details["cached_tokens"].as_u64().unwrap());
+    }
+    // Whole blocks of it: what follows it is each tenant's own.
+    assert_eq!(cached[0], 0);
+    assert!(cached[1] >= 64 && cached[1] < 96, "{cached:?}");
+}
+
+#[tokio::test]
 async fn embeddings_are_refused_by_name() {
     let rig = Rig::start(OPEN).await;
     let body = json!({"model": "m", "input": "x"});
@@ -134,5 +168,5 @@ async fn embeddings_are_refused_by_name() {
         .await;
     assert_eq!(answer.status(), 400);
     assert_eq!(answer.json()["error"]["param"], "model");
-    assert!(answer.text().contains("makes no embeddings"));
+    assert!(answer.text().contains("does not pool"));
 }

@@ -26,5 +26,8 @@ mod money;
 mod operators;
 mod refusals;
 mod start;
+mod stuck;
 mod texts;
+mod tools;
+mod vectors;
 mod waiting;

@@ -192,6 +192,9 @@ pub(super) struct ModelForm {
     pub(super) max_stream: Span,
     pub(super) tpot: Span,
     pub(super) kv_bytes_per_token: u64,
+    pub(super) window: WindowForm,
+    /// Whether embedded engines keep prompts to a pace, as the server's do by default.
+    pub(super) prefill_pacing: bool,
     pub(super) slo: Option<SloForm>,
 }
 
@@ -226,12 +229,23 @@ impl Default for ModelForm {
             max_stream: Span(Micros::from_secs(600)),
             tpot: Span(Micros::from_millis(100)),
             kv_bytes_per_token: 131_072,
+            window: WindowForm::default(),
+            prefill_pacing: true,
             slo: None,
         }
     }
 }
 
+/// Bounds on what a replica holds at once; each that is left out is found by the policy.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
+#[serde(deny_unknown_fields, default)]
+pub(super) struct WindowForm {
+    pub(super) concurrency: Option<NonZeroU32>,
+    pub(super) headroom: Option<u32>,
+    pub(super) prefill: Option<u64>,
+}
+
+#[derive(Clone, Copy, Debug, Default, Deserialize, PartialEq, Eq)]
 #[serde(rename_all = "snake_case")]
 pub(super) enum EngineForm {
     #[default]

@@ -30,6 +30,17 @@ pub struct Piece<'a> {
     pub logprobs: Option<&'a [Logprob]>,
 }
 
+/// The beginning of a call.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CallOpening<'a> {
+    /// Which call of its choice, from 0.
+    pub index: usize,
+    /// Names the call.
+    pub id: &'a str,
+    /// The tool.
+    pub name: &'a str,
+}
+
 /// Writes the events of one streamed answer, each complete with its `data: ` and its blank line.
 ///
 /// Order of calls: [`opening`](Self::opening) once for each choice, [`content`](Self::content) for
@@ -109,6 +120,30 @@ impl ChunkWriter {
         }
         out.extend_from_slice(b",\"finish_reason\":null");
         self.end(out);
+    }
+
+    /// Appends the event with which a call begins: its id, its type and the name of its tool.
+    pub fn call(&self, choice: u32, call: CallOpening<'_>, out: &mut Vec<u8>) {
+        self.open(choice, out);
+        out.extend_from_slice(b"\"delta\":{\"tool_calls\":[{\"index\":");
+        push_json(out, &call.index);
+        out.extend_from_slice(b",\"id\":");
+        push_json(out, call.id);
+        out.extend_from_slice(b",\"type\":\"function\",\"function\":{\"name\":");
+        push_json(out, call.name);
+        out.extend_from_slice(b",\"arguments\":\"\"}}]}");
+        self.close(None, out);
+    }
+
+    /// Appends the event with more of the arguments of the call at `index`.
+    pub fn arguments(&self, choice: u32, index: usize, json: &str, out: &mut Vec<u8>) {
+        self.open(choice, out);
+        out.extend_from_slice(b"\"delta\":{\"tool_calls\":[{\"index\":");
+        push_json(out, &index);
+        out.extend_from_slice(b",\"function\":{\"arguments\":");
+        push_json(out, json);
+        out.extend_from_slice(b"}}]}");
+        self.close(None, out);
     }
 
     /// Appends the event that says why a choice is over. It carries no text.

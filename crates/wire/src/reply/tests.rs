@@ -4,8 +4,10 @@ use proptest::prelude::*;
 use serde_json::Value;
 
 use super::{
-    Answer, Choice, ChunkWriter, FinishReason, Likely, Logprob, Piece, Stamp, StreamUsage, Usage,
+    Answer, CallOpening, Choice, ChunkWriter, FinishReason, Likely, Logprob, Piece, Stamp,
+    StreamUsage, Usage,
 };
+use crate::ToolCall;
 use crate::sse::{SseEnd, SseItem, SseReader};
 
 const CHAT: Stamp<'static> = Stamp {
@@ -29,6 +31,7 @@ const USAGE: Usage = Usage {
 fn choice(text: &str, finish: FinishReason) -> Choice {
     Choice {
         text: text.to_owned(),
+        calls: Vec::new(),
         finish,
         logprobs: None,
     }
@@ -286,6 +289,56 @@ fn a_piece_names_its_choice_and_tells_how_likely_its_tokens_were() {
         events[1]["choices"][0]["logprobs"]["text_offset"],
         serde_json::json!([7, 8])
     );
+}
+
+#[test]
+fn calls_stand_in_the_message_and_content_is_null_beside_them_alone() {
+    let call = |id: &str| ToolCall {
+        id: id.into(),
+        name: "time".into(),
+        arguments: "{\"zone\":\"UTC\"}".into(),
+    };
+    let calls = vec![call("a"), call("b")];
+    let called = |text| Choice {
+        calls: calls.clone(),
+        ..choice(text, FinishReason::ToolCalls)
+    };
+    let choices = [called(""), called("Let me see.")];
+    let body = written(|out| answer(&choices).write_chat(&CHAT, out));
+    let chat: Value = serde_json::from_str(&body).unwrap();
+    let message = &chat["choices"][0]["message"];
+    assert_eq!(message["content"], Value::Null);
+    assert_eq!(chat["choices"][0]["finish_reason"], "tool_calls");
+    let expected = serde_json::json!({
+        "id": "b", "type": "function",
+        "function": {"name": "time", "arguments": "{\"zone\":\"UTC\"}"},
+    });
+    assert_eq!(message["tool_calls"][1], expected);
+    assert_eq!(chat["choices"][1]["message"]["content"], "Let me see.");
+}
+
+#[test]
+fn a_streamed_call_begins_with_its_id_and_name_and_goes_on_with_arguments() {
+    let chunks = ChunkWriter::chat(&CHAT, StreamUsage::Omitted);
+    let opening = CallOpening {
+        index: 1,
+        id: "call_7",
+        name: "time",
+    };
+    let stream = written(|out| {
+        chunks.call(0, opening, out);
+        chunks.arguments(0, 1, "{\"zone\":", out);
+        chunks.finish(0, FinishReason::ToolCalls, out);
+    });
+    let events = events(&stream);
+    let begun = serde_json::json!({
+        "index": 1, "id": "call_7", "type": "function",
+        "function": {"name": "time", "arguments": ""},
+    });
+    assert_eq!(events[0]["choices"][0]["delta"]["tool_calls"][0], begun);
+    let more = serde_json::json!({"index": 1, "function": {"arguments": "{\"zone\":"}});
+    assert_eq!(events[1]["choices"][0]["delta"]["tool_calls"][0], more);
+    assert_eq!(events[2]["choices"][0]["finish_reason"], "tool_calls");
 }
 
 proptest! {

@@ -51,7 +51,9 @@ pub(super) const MODELS: &[Key] = &[
         "models[].threads",
         "number, 1..=1024",
         Means("one for each core, divided among the replicas"),
-        "Threads that compute; only for `engine: embedded`.",
+        "Threads that compute; only for `engine: embedded`. They wait for each other many times in \
+         a step: leave out cores that other work keeps busy, as two threads of which one has to \
+         share are slower than one.",
     ),
     key(
         "models[].step_tokens",
@@ -284,7 +286,7 @@ pub(super) const MODELS: &[Key] = &[
         "auto or number, 0..=256",
         Is("auto"),
         "The last of them, kept for tenants that have less than their share running; by itself 3% \
-         of them.",
+         of them, and for a while more, up to 12%, where such a tenant had to wait.",
     ),
     key(
         "models[].window.prefill",
@@ -430,5 +432,11 @@ pub(super) const MODELS: &[Key] = &[
         "number, 0..=18446744073709551615",
         Is("1"),
         "Decides the text, together with the prompt.",
+    ),
+    key(
+        "models[].fake.vector",
+        "number, 1..=65536",
+        Means("it generates text"),
+        "Numbers of each vector, for a model that makes vectors.",
     ),
 ];

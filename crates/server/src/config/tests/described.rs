@@ -18,7 +18,7 @@ fn only(path: &str, value: &str) -> String {
             (["models[]", "replicas[]"], "device" | "start_timeout") => "command: [vllm], ",
             (["models[]"], "stream") if parts.ends_with(&["idle"]) => remote,
             (["models[]"], "name") => "engine: fake, ",
-            (["models[]"], "path" | "threads") => "name: m, engine: embedded, ",
+            (["models[]"], "path" | "threads" | "pooling") => "name: m, engine: embedded, ",
             (["models[]"], "engine") => "name: m, path: m, ",
             (["models[]"], _) => "name: m, engine: fake, ",
             (["models[]", "slo", "classes[]"], "class") => "",

@@ -64,14 +64,15 @@ pub(super) fn setup(seed: u64) -> Setup {
         texts: None,
         says: Says::Truth,
     };
-    let load = |name: &str, rate| {
+    let load = |name: &str, (rate, output)| {
         let prompt = Lengths::Uniform { min: 1, max: 100 };
         let arrivals = Arrivals::Poisson { rate };
-        TenantLoad::new(name, arrivals, prompt, Lengths::Constant(40))
+        TenantLoad::new(name, arrivals, prompt, Lengths::Constant(output))
     };
     let names = ["flood", "calm", "still"];
-    let loads = names.into_iter().zip([40.0, 4.0, 4.0]);
-    let loads = loads.map(|(name, rate)| load(name, rate)).collect();
+    // Answers of the last one take longer than a second, so that they are marked on the way.
+    let loads = names.into_iter().zip([(40.0, 40), (4.0, 40), (2.0, 120)]);
+    let loads = loads.map(|(name, asks)| load(name, asks)).collect();
     let until = Time::START + Micros::from_secs(30);
     let engine = emulated::Config {
         slots: NonZeroU32::MIN.saturating_add(7),
