@@ -196,7 +196,10 @@ pub(crate) async fn prepare(
         }
     }
     order.repeat = repeat;
-    order.arrival.slo = asked(&parts.headers);
+    order.arrival.slo = Asked {
+        whole: order.arrival.slo.whole,
+        ..asked(&parts.headers)
+    };
     order.arrival.retry = app.repeats.is_retry(&parts.headers, tenant, visit.received);
     Ok(order)
 }
@@ -213,6 +216,7 @@ fn asked(headers: &HeaderMap) -> Asked {
         ttft: millis(["x-tollgate-slo-ttft-ms", "x-llm-d-slo-ttft-ms"]),
         tpot: millis(["x-tollgate-slo-tpot-ms", "x-llm-d-slo-tpot-ms"]),
         e2e: millis(["x-tollgate-slo-e2e-ms", "x-llm-d-slo-e2e-ms"]),
+        whole: false,
     }
 }
 
@@ -284,7 +288,10 @@ fn digest(
         prompt: asked,
         output_max: ask.output_max(),
         retry: false,
-        slo: Asked::default(),
+        slo: Asked {
+            whole: !ask.params().is_some_and(|params| params.delivery.stream),
+            ..Asked::default()
+        },
         received: visit.received,
     };
     let order = engine_order(engine, endpoint, ask, prompt.unwrap_or_default())?;
@@ -353,7 +360,10 @@ fn passage(
             }
         },
         retry: false,
-        slo: Asked::default(),
+        slo: Asked {
+            whole: !relay.delivery.stream,
+            ..Asked::default()
+        },
         received: visit.received,
     };
     let prompt = relay.prompt.clone();

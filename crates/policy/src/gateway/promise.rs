@@ -118,6 +118,18 @@ impl Gateway {
         }
     }
 
+    /// An engine in this process made a token of a request; only the first one says anything.
+    pub(super) fn note_made(&mut self, id: RequestId, now: Time) {
+        let unbegun = self.running(id).is_some_and(|running| !running.begun);
+        let request = self.requests.get(&id).filter(|_| unbegun);
+        let Some(model) = request.map(|request| request.model) else {
+            return;
+        };
+        if let Some(admission) = &mut self.pool(model).slo {
+            admission.made(id, now);
+        }
+    }
+
     pub(super) fn note_first_token(&mut self, id: RequestId, now: Time) {
         let Some(model) = self.requests.get(&id).map(|request| request.model) else {
             return;

@@ -219,6 +219,9 @@ impl Gateway {
         let (model, weights) = (self.replica(replica).model, self.weights);
         let (mut all, mut prefilled) = (Tokens::ZERO, Tokens::ZERO);
         for one in served {
+            if one.output > Tokens::ZERO {
+                self.note_made(one.id, now);
+            }
             self.note_served(one, weights, now);
             all += one.prompt + one.output;
             prefilled += one.prompt;

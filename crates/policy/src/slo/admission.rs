@@ -72,7 +72,11 @@ pub struct Judged {
     /// What became of it.
     pub verdict: Verdict,
     group: Group,
+    /// Whether its answer comes whole, and nothing of it before its end.
+    is_whole: bool,
     sent: Option<Sent>,
+    /// When the engine made its first token, where that is seen.
+    made: Option<Time>,
     ttft: Option<Micros>,
     /// Whether its first token is known to be later than promised, and that has been counted.
     is_overdue: bool,
@@ -190,6 +194,7 @@ impl Admission {
     pub fn judge(&mut self, door: Door, now: Time) -> Judged {
         let terms = self.slo.terms(door.facts.class);
         let terms = terms.map(|terms| terms.tightened(door.asked));
+        let terms = terms.filter(|terms| !terms.is_empty());
         let facts = self.told(&door, terms.as_ref(), now);
         self.note_pressure(&facts, now);
         let estimate = Estimate::of(&facts).map(|plan| match facts.at_once {
@@ -206,7 +211,9 @@ impl Admission {
             bounds: [None; 3],
             verdict: Verdict::Admit(Because::Unbound),
             group: group(&facts),
+            is_whole: door.asked.whole,
             sent: None,
+            made: None,
             ttft: None,
             is_overdue: false,
         };
@@ -216,7 +223,12 @@ impl Admission {
         let Some(terms) = terms else {
             return judged;
         };
-        judged.bounds = Metric::ALL.map(|metric| self.bound(metric, &judged, &terms));
+        let seen = |metric: &Metric| !judged.is_whole || *metric == Metric::E2e;
+        let bound = |metric: Metric| {
+            let metric = Some(metric).filter(seen)?;
+            self.bound(metric, &judged, &terms)
+        };
+        judged.bounds = Metric::ALL.map(bound);
         let rank = self.market.rank(price);
         let misfits = |metric: &Metric| {
             let (bound, limit) = (judged.bounds[metric.place()], terms.of(*metric));
@@ -333,9 +345,22 @@ impl Admission {
         });
     }
 
+    /// An engine in this process made the first token of a request. One whose answer comes whole
+    /// shows what a first token costs at no other time.
+    pub fn made(&mut self, id: RequestId, now: Time) {
+        let Some(judged) = self.judged.get_mut(&id) else {
+            return;
+        };
+        if judged.made.replace(now).is_none() && judged.is_whole {
+            let judged = *judged;
+            self.first_seen(&judged, now);
+        }
+    }
+
     /// The first token of a request was written to its client.
     pub fn first_token(&mut self, id: RequestId, now: Time) {
-        let Some(judged) = self.judged.get_mut(&id) else {
+        let streamed = self.judged.get_mut(&id).filter(|one| !one.is_whole);
+        let Some(judged) = streamed else {
             return;
         };
         let ttft = now.since(judged.received);
@@ -343,6 +368,12 @@ impl Admission {
             return;
         }
         let judged = *judged;
+        self.first_seen(&judged, now);
+        self.first_came(id, &judged, ttft, now);
+    }
+
+    /// Learns what a first token cost, from the replica on.
+    fn first_seen(&mut self, judged: &Judged, now: Time) {
         if let Some(sent) = judged.sent {
             let span = now.since(sent.at);
             if let (Some((expected, factor)), Some(terms)) = (sent.expected, judged.terms) {
@@ -353,7 +384,6 @@ impl Admission {
             }
             self.costs.prefilled(sent.computed, span, now);
         }
-        self.first_came(id, &judged, ttft, now);
     }
 
     /// A request has ended. What was promised of its whole is scored where it completed; whoever
@@ -361,6 +391,9 @@ impl Admission {
     pub fn ended(&mut self, id: RequestId, mut seen: Seen, now: Time) -> Option<Row> {
         let judged = self.judged.remove(&id)?;
         self.forget_due(id, &judged);
+        if judged.is_whole {
+            (seen.ttft, seen.tpot) = (None, None);
+        }
         if let Outcome::Completed(_) = seen.outcome {
             self.completed(&judged, &seen, now);
         } else {
@@ -464,7 +497,13 @@ impl Admission {
 
     fn completed(&mut self, judged: &Judged, seen: &Seen, now: Time) {
         self.lengths.learn(judged.tenant, seen.output);
-        if let (Some(tpot), Some(sent)) = (seen.tpot, judged.sent) {
+        let made = judged.made.filter(|_| judged.is_whole);
+        let tpot = made.map_or(seen.tpot, |made| {
+            let gaps = seen.output.get().saturating_sub(1);
+            let each = now.since(made).get().checked_div(gaps)?;
+            Some(Micros::new(each))
+        });
+        if let (Some(tpot), Some(sent)) = (tpot, judged.sent) {
             self.costs.decoded(sent.sequences, tpot, now);
         }
         let Some(terms) = judged.terms else {

@@ -89,20 +89,23 @@ impl Terms {
 
     /// The terms of a request that asks for tighter ones. What is looser than the class has is not
     /// heard: a class is what its tenant pays for.
+    ///
+    /// Of an answer that comes whole nothing is seen before its end, so only all of it can be late.
     pub fn tightened(self, asked: Asked) -> Self {
         let tighter = |own: Option<Micros>, asked: Option<Micros>| match (own, asked) {
             (Some(own), Some(asked)) => Some(own.min(asked)),
             (own, asked) => own.or(asked),
         };
+        let streamed = |limit: Option<Micros>| limit.filter(|_| !asked.whole);
         Self {
-            ttft: tighter(self.ttft, asked.ttft),
-            tpot: tighter(self.tpot, asked.tpot),
+            ttft: streamed(tighter(self.ttft, asked.ttft)),
+            tpot: streamed(tighter(self.tpot, asked.tpot)),
             e2e: tighter(self.e2e, asked.e2e),
             ..self
         }
     }
 
-    const fn is_empty(&self) -> bool {
+    pub(super) const fn is_empty(&self) -> bool {
         self.ttft.is_none() && self.tpot.is_none() && self.e2e.is_none()
     }
 }
@@ -116,6 +119,8 @@ pub struct Asked {
     pub tpot: Option<Micros>,
     /// Received to last byte.
     pub e2e: Option<Micros>,
+    /// Whether its answer comes whole, and is not streamed.
+    pub whole: bool,
 }
 
 /// What a model promises, by class.
@@ -164,7 +169,7 @@ mod tests {
         let asked = Asked {
             ttft: Some(Micros::from_secs(1)),
             tpot: Some(Micros::from_millis(50)),
-            e2e: None,
+            ..Asked::default()
         };
         let tight = terms.tightened(asked);
         assert_eq!(tight.ttft, asked.ttft);
@@ -174,6 +179,14 @@ mod tests {
             ..Asked::default()
         };
         assert_eq!(terms.tightened(loose), terms);
+        let whole = Asked {
+            whole: true,
+            e2e: Some(Micros::from_secs(9)),
+            ..asked
+        };
+        let whole = terms.tightened(whole);
+        assert_eq!((whole.ttft, whole.tpot), (None, None));
+        assert_eq!(whole.e2e, Some(Micros::from_secs(9)));
     }
 
     #[test]

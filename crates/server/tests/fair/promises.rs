@@ -10,7 +10,8 @@ fn yaml(slo: &str) -> String {
 }
 
 fn ask() -> Ask {
-    Ask::short().of("one")
+    let members = json!({ "ignore_eos": true, "max_tokens": 5, "stream": true });
+    Ask::complete(members).of("one")
 }
 
 /// Asks until somebody is refused; what it was told.
@@ -75,6 +76,22 @@ async fn while_there_is_room_goodput_refuses_nobody() {
     }
     let page = rig.admission().await;
     assert!(admitted(&page, "room") > 0);
+}
+
+#[tokio::test]
+async fn an_answer_that_comes_whole_is_promised_no_first_token_and_all_of_it() {
+    let rig = Rig::start(&yaml("{ ttft: 1ms, tpot: 1ms, mode: guarantee }")).await;
+    for _ in 0..40 {
+        assert_eq!(rig.send(&Ask::short().of("one")).await.status, 200);
+    }
+    assert_eq!(
+        until_refused(&rig, &ask()).await.outcome(),
+        (503, "slo"),
+        "it was measured"
+    );
+    let rig = Rig::start(&yaml("{ e2e: 1ms, mode: guarantee }")).await;
+    let refused = until_refused(&rig, &Ask::short().of("one")).await;
+    assert_eq!(refused.outcome(), (503, "slo"));
 }
 
 #[tokio::test]
