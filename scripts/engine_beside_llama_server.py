@@ -48,8 +48,9 @@ async def ask(port, prompt, most):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     writer.write(f"{head}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode() + data)
-    first, usage = None, None
+    first, usage, last = None, None, b""
     while line := await reader.readline():
+        last = line.strip() or last
         if not line.startswith(b"data: {"):
             continue
         event = json.loads(line[6:])
@@ -59,7 +60,7 @@ async def ask(port, prompt, most):
             first = time.perf_counter()
     writer.close()
     if usage is None or usage["completion_tokens"] != most:
-        raise SystemExit(f"an answer on port {port} is not whole: {usage}")
+        raise SystemExit(f"an answer on port {port} is not whole: {usage}, {last}")
     ended = time.perf_counter()
     return (first or ended) - begun, usage
 

@@ -50,7 +50,7 @@ serve 18205 "first in first out" "fairness: { policy: fifo }"
 
 if [ -n "$kvwarden" ]; then
   serve 18206 "" "fairness: { policy: fifo }"
-  for point in 18210:150:5 18211:300:10 18212:600:10 18213:900:20; do
+  for point in 18211:300:10 18212:600:10 18213:900:20; do
     IFS=: read -r port rpm burst <<< "$point"
     cat > "$work/$port.yaml" <<CFG
 host: 127.0.0.1

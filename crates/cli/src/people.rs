@@ -6,7 +6,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 use tollgate_server::budget::{BudgetText, Period};
 use tollgate_server::store::{
-    DirectoryError, KeyRow, NewKey, Scopes, StoredLimits, TenantRow, moment,
+    DirectoryError, KeyRow, ModelLimits, NewKey, Scopes, StoredLimits, TenantRow, moment,
 };
 
 use crate::place::{Place, PlaceArgs, actor, refuse, store_failed};
@@ -123,6 +123,9 @@ pub(crate) struct TenantArgs {
     /// Tokens per minute.
     #[arg(long)]
     tpm: Option<NonZeroU64>,
+    /// KV memory over time that its requests in flight may hold, in GiB-seconds, as 40 or 0.5.
+    #[arg(long, value_name = "AMOUNT")]
+    kv_gib_seconds: Option<serde_json::Number>,
     /// Requests at once.
     #[arg(long)]
     concurrency: Option<NonZeroU32>,
@@ -132,6 +135,9 @@ pub(crate) struct TenantArgs {
     /// Output tokens of one request.
     #[arg(long)]
     max_output: Option<NonZeroU64>,
+    /// What it may use of one model, beside the above, as llama:rpm=60,tpm=10000. Once for each.
+    #[arg(long, value_name = "MODEL:LIMITS", value_parser = model_limits)]
+    model_limits: Vec<ModelLimits>,
     /// What it may spend, as 100/day or 2000/month/Europe/Berlin, in dollars.
     #[arg(long, value_name = "BUDGET", value_parser = budget)]
     budget: Option<BudgetText>,
@@ -280,7 +286,16 @@ fn list_tenants(place: &PlaceArgs) -> Result<(), ExitCode> {
         .store
         .tenants()
         .map_err(|error| store_failed(&error))?;
-    let mut table = Table::new(&["name", "class", "weight", "rpm", "tpm", "models", "budget"]);
+    let mut table = Table::new(&[
+        "name",
+        "class",
+        "weight",
+        "rpm",
+        "tpm",
+        "models",
+        "limits of",
+        "budget",
+    ]);
     for row in tenants {
         let limit = |limit: Option<NonZeroU64>| limit.map_or(String::new(), |n| n.to_string());
         table.row(vec![
@@ -291,6 +306,11 @@ fn list_tenants(place: &PlaceArgs) -> Result<(), ExitCode> {
             limit(row.limits.tpm),
             row.models
                 .map_or_else(|| "all".to_owned(), |models| models.join(" ")),
+            row.model_limits
+                .iter()
+                .map(|own| own.model.as_str())
+                .collect::<Vec<_>>()
+                .join(" "),
             row.budget.as_ref().map_or_else(String::new, shown_budget),
         ]);
     }
@@ -317,14 +337,34 @@ impl TenantArgs {
                 rpm: self.rpm,
                 burst: self.burst,
                 tpm: self.tpm,
-                kv_gib_seconds: None,
+                kv_gib_seconds: self.kv_gib_seconds.clone(),
                 concurrency: self.concurrency,
                 max_context: self.max_context,
                 max_output: self.max_output,
             },
+            model_limits: self.model_limits.clone(),
             budget: self.budget.clone(),
         }
     }
+}
+
+/// Reads limits of a model as `llama:rpm=60,tpm=10000`: the names are those of the configuration.
+fn model_limits(text: &str) -> Result<ModelLimits, String> {
+    let want = || format!("{text} are no limits of a model; use llama:rpm=60,tpm=10000");
+    let (model, pairs) = text.rsplit_once(':').ok_or_else(want)?;
+    let mut limits = serde_json::Map::new();
+    for pair in pairs.split(',') {
+        let (name, amount) = pair.split_once('=').ok_or_else(want)?;
+        let amount: serde_json::Number = amount.parse().map_err(|_| want())?;
+        limits.insert(name.trim().to_owned(), amount.into());
+    }
+    let limits: StoredLimits =
+        serde_json::from_value(limits.into()).map_err(|error| format!("{text}: {error}"))?;
+    limits.read()?;
+    Ok(ModelLimits {
+        model: model.to_owned(),
+        limits,
+    })
 }
 
 /// Reads a budget as `10/day` or `2.50/month/Europe/Berlin`.
@@ -379,6 +419,26 @@ mod tests {
         assert_eq!(budget("10/day").unwrap().zone, "UTC");
         for text in ["", "10", "10/week", "-1/day", "1/day/Nowhere/Land"] {
             assert!(budget(text).is_err(), "{text}");
+        }
+    }
+
+    #[test]
+    fn limits_of_a_model_are_its_name_and_amounts_by_name() {
+        let read = model_limits("hub/llama:8b:rpm=60,kv_gib_seconds=0.5").unwrap();
+        assert_eq!(read.model, "hub/llama:8b");
+        assert_eq!(read.limits.rpm, NonZeroU64::new(60));
+        assert!(read.limits.read().unwrap().kv.is_some());
+        for text in [
+            "",
+            "m",
+            "m:",
+            "m:rpm",
+            "m:rpm=0",
+            "m:rpm=-1",
+            "m:rmp=5",
+            "m:burst=5",
+        ] {
+            assert!(model_limits(text).is_err(), "{text}");
         }
     }
 

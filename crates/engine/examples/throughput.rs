@@ -27,6 +27,7 @@ use tollgate_policy::engine::{CacheConfig, Config, Reservation};
 use tollgate_policy::ids::{RequestId, SeqId, TenantId};
 use tollgate_policy::kv::KvOp;
 use tollgate_policy::outcome::{EngineEnding, FinishReason};
+use tollgate_policy::pace::Haste;
 use tollgate_policy::units::{KvBlocks, Service, Tokens};
 use tollgate_policy::usage::Usage;
 
@@ -184,7 +185,7 @@ impl Bench {
             id,
             tenant: TenantId::new(0),
             served: Service::ZERO,
-            paced: false,
+            haste: Haste::AtOnce,
             prompts: vec![ask.prompt.clone()],
             choices: 1,
             max_output: Tokens::new(ask.output),

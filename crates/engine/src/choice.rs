@@ -115,7 +115,7 @@ pub(crate) fn take_apart(job: Job, seed: u64, mut name: impl FnMut() -> RequestI
                 max_output: job.max_output,
                 elder,
                 served: job.served,
-                paced: job.paced,
+                haste: job.haste,
             };
             elder = elder.or(Some(id));
             parts.push((start, choice));

@@ -5,6 +5,7 @@
 use tollgate_policy::engine::Gauges;
 use tollgate_policy::ids::{RequestId, TenantId};
 use tollgate_policy::outcome::{EngineEnding, FinishReason};
+use tollgate_policy::pace::Haste;
 pub use tollgate_policy::prefix::Token;
 use tollgate_policy::units::{Service, Tokens};
 use tollgate_policy::usage::Usage;
@@ -17,8 +18,8 @@ pub struct Job {
     pub tenant: TenantId,
     /// What its tenant was served so far, by weight: who had most gives way first.
     pub served: Service,
-    /// Whether its prompt may be computed no faster than prompts come: its tenant has its share.
-    pub paced: bool,
+    /// How soon its prompt may be computed.
+    pub haste: Haste,
     /// What to continue: at least one prompt, each of at least one token.
     pub prompts: Vec<Vec<Token>>,
     /// How many answers to make of each prompt; at least one. The n-th answer to the m-th prompt is

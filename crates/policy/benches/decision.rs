@@ -62,6 +62,7 @@ impl Bench {
             weight: NonZeroU32::new(n % 4 + 1).unwrap_or(NonZeroU32::MIN),
             models: Allowed::All,
             limits: limits.clone(),
+            by_model: Default::default(),
             floor: 0,
         };
         let model = Model {

@@ -131,8 +131,10 @@ impl Engine {
     pub fn plan(&mut self) -> Option<Step> {
         assert!(self.in_flight.is_empty(), "one step at a time");
         self.filling |= self.running.is_empty();
-        let running: Vec<_> = self.running.iter().map(|one| self.view(one)).collect();
-        let waiting = self.candidates();
+        let others = self.has_several_tenants();
+        let view = |one| self.view(one, others);
+        let running: Vec<_> = self.running.iter().map(view).collect();
+        let waiting = self.candidates(others);
         let limits = Limits {
             tokens: self.config.step_tokens,
             chunk: self.config.chunk,
@@ -257,9 +259,24 @@ impl Engine {
         Ok(())
     }
 
-    fn view(&self, sequence: &Sequence) -> batch::View {
+    /// Whether more than one tenant has work here.
+    fn has_several_tenants(&self) -> bool {
+        let mut tenants = self
+            .running
+            .iter()
+            .chain(&self.waiting)
+            .map(|one| one.tenant);
+        let first = tenants.next();
+        tenants.any(|tenant| Some(tenant) != first)
+    }
+
+    fn view(&self, sequence: &Sequence, others: bool) -> batch::View {
         let served = self.served.get(&sequence.tenant).copied();
-        sequence.view(&self.config, &self.pool, served.unwrap_or_default())
+        sequence.view(
+            &self.config,
+            &self.pool,
+            (served.unwrap_or_default(), others),
+        )
     }
 
     fn carry_out(&mut self, plan: &Plan) -> Vec<Work> {

@@ -35,12 +35,12 @@ use self::progress::Tracks;
 pub use self::progress::{MARK_EVERY, Progress};
 use self::standing::{Count, Standing};
 use crate::budget::{Payer, Purses};
+use crate::contract::Contract;
 use crate::failover::Budget;
 use crate::fair::{self, FairQueue};
 use crate::health::{Health, State as HealthState};
 use crate::ids::{ModelId, ReplicaId, RequestId, TenantId, position};
 use crate::pace::{Steps, Target, Tpot};
-use crate::quota::Levels;
 use crate::rate::BusyRate;
 use crate::request::Request;
 use crate::retry::RetryBudget;
@@ -106,7 +106,7 @@ pub struct Model {
 pub struct Gateway {
     tenants: TenantTable,
     /// By `TenantId`; shorter than the table while later tenants have not called.
-    levels: Vec<Levels>,
+    contracts: Vec<Contract>,
     pools: Vec<Pool>,
     /// By `ModelId`: those that are loaded when they are asked for.
     shelf: Vec<Option<shelf::Item>>,
@@ -225,7 +225,7 @@ impl Gateway {
         };
         Self {
             tenants: config.tenants,
-            levels: Vec::new(),
+            contracts: Vec::new(),
             pools: (0..).zip(config.models).map(pool).collect(),
             shelf,
             replicas,
@@ -290,9 +290,15 @@ impl Gateway {
             Event::Recalled { model, learned } => self.recall(model, learned),
             Event::Priced(tariff) => self.purses.change(*tariff, now),
             Event::Drain { bound } => self.begin_drain(bound, now),
-            Event::Remembered { tenant, past } => {
-                let limits = self.tenants.tenant(tenant).limits.clone();
-                self.levels(tenant, now).remember(&limits, &past, now);
+            Event::Remembered {
+                tenant,
+                model,
+                past,
+            } => {
+                self.contract(tenant, now);
+                let of = self.tenants.tenant(tenant);
+                let contract = &mut self.contracts[position(tenant.get())];
+                contract.remember(of, model, &past, now);
             }
             Event::Books(books) => self.books = books,
             Event::Wake => {}
@@ -336,12 +342,13 @@ impl Gateway {
         self.tenants.tenant(id)
     }
 
-    /// What this tenant has left, for the headers of any answer to it.
-    pub fn quota(&mut self, id: TenantId, now: Time) -> Quota {
-        let levels = self.levels(id, now);
+    /// What this tenant has left, for the headers of any answer to it: in all, or of a model where
+    /// that is less.
+    pub fn quota(&mut self, id: TenantId, model: Option<ModelId>, now: Time) -> Quota {
+        let contract = self.contract(id, now);
         Quota {
-            requests: levels.requests(now),
-            tokens: levels.tokens(now),
+            requests: contract.requests(model, now),
+            tokens: contract.tokens(model, now),
         }
     }
 
@@ -437,10 +444,10 @@ impl Gateway {
     /// What all tenants' levels hold together for requests that have not ended; nothing once all
     /// have.
     pub fn reserved(&self) -> Reserved {
-        let each = self.levels.iter();
-        each.fold(Reserved::default(), |sum, levels| Reserved {
-            requests: sum.requests + levels.in_flight(),
-            kv: sum.kv + levels.kv(),
+        let each = self.contracts.iter();
+        each.fold(Reserved::default(), |sum, contract| Reserved {
+            requests: sum.requests + contract.in_flight(),
+            kv: sum.kv + contract.kv(),
         })
     }
 
@@ -471,22 +478,22 @@ impl Gateway {
         self.tenants.len()
     }
 
-    fn levels(&mut self, id: TenantId, now: Time) -> &mut Levels {
-        for n in self.levels.len()..=position(id.get()) {
+    fn contract(&mut self, id: TenantId, now: Time) -> &mut Contract {
+        for n in self.contracts.len()..=position(id.get()) {
             let tenant = self
                 .tenants
                 .tenant(TenantId::new(u32::try_from(n).unwrap_or(u32::MAX)));
-            self.levels.push(Levels::new(&tenant.limits, now));
+            self.contracts.push(Contract::new(tenant, now));
         }
-        &mut self.levels[position(id.get())]
+        &mut self.contracts[position(id.get())]
     }
 
     /// Takes on other tenants and limits. What was used stays used, and what is in flight goes on.
     fn reconfigure(&mut self, tenancy: Tenancy, now: Time) {
         self.tenants.replace(tenancy.tenants, tenancy.template);
         self.weights = tenancy.weights;
-        for (levels, n) in self.levels.iter_mut().zip(0..) {
-            levels.change(&self.tenants.tenant(TenantId::new(n)).limits, now);
+        for (contract, n) in self.contracts.iter_mut().zip(0..) {
+            contract.change(self.tenants.tenant(TenantId::new(n)), now);
         }
     }
 
@@ -524,7 +531,7 @@ impl Gateway {
             .iter()
             .map(|replica| replica.window.sequences())
             .sum();
-        let counted: u32 = self.levels.iter().map(Levels::in_flight).sum();
+        let counted: u32 = self.contracts.iter().map(Contract::in_flight).sum();
         let in_flight = self.requests.len();
         assert_eq!(running, held, "a running request is in exactly one window");
         assert_eq!(

@@ -10,6 +10,7 @@ pub mod admission;
 pub mod batch;
 pub mod bucket;
 pub mod budget;
+pub mod contract;
 pub mod density;
 pub mod engine;
 pub mod failover;

@@ -179,6 +179,8 @@ pub enum Rejection {
     Draining,
     /// What is served can't be written down.
     NoBooks,
+    /// The key is not known here, and the store that may know it has not been read yet.
+    NoDirectory,
     /// No replica of the model is up.
     NoReplica,
 }
@@ -373,6 +375,7 @@ impl Rejection {
             Self::Slo => unavailable("slo"),
             Self::Draining => unavailable("draining"),
             Self::NoBooks => unavailable("ledger"),
+            Self::NoDirectory => unavailable("store"),
             Self::NoReplica => unavailable("no_replica"),
         }
     }

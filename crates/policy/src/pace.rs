@@ -9,6 +9,30 @@ use std::collections::VecDeque;
 use crate::slo::Slo;
 use crate::units::{Micros, Time, Tokens};
 
+/// How soon an engine may compute a prompt.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Haste {
+    /// At once: its tenant has less than its share.
+    #[default]
+    AtOnce,
+    /// At once while its tenant is alone in the engine, and else as prompts come: nobody else was
+    /// active when it was dispatched.
+    WhileAlone,
+    /// No faster than prompts come: its tenant has its share, and others are active.
+    AsTheyCome,
+}
+
+impl Haste {
+    /// Whether it is held to a pace, in an engine that holds work of `others` too.
+    pub const fn is_paced(self, others: bool) -> bool {
+        match self {
+            Self::AtOnce => false,
+            Self::WhileAlone => others,
+            Self::AsTheyCome => true,
+        }
+    }
+}
+
 /// What is taken for the time of an output token until there is a measurement, and the middle of
 /// what is believed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

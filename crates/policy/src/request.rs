@@ -6,11 +6,11 @@
 //! left long before.
 
 use crate::budget::Hold;
+use crate::contract::Held;
 use crate::failover::Tries;
 use crate::fair::Waiting;
 use crate::ids::{KeyId, ModelId, ReplicaId, RequestId, TenantId};
 use crate::outcome::{EngineEnding, Outcome, Phase};
-use crate::quota::Reservation;
 use crate::slo::Asked;
 use crate::tenant::Class;
 use crate::units::{KvBlocks, Time, Tokens};
@@ -64,7 +64,7 @@ pub(crate) struct Request {
     /// What it is expected to hold of a replica's KV.
     pub(crate) kv: KvBlocks,
     /// What it holds of its tenant's levels.
-    pub(crate) reservation: Reservation,
+    pub(crate) held: Held,
     /// Where it has been tried in vain.
     pub(crate) tries: Tries,
     /// What it holds of budgets.

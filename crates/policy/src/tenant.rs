@@ -104,8 +104,30 @@ pub struct Tenant {
     pub models: Allowed,
     /// What it may use.
     pub limits: Limits,
+    /// What it may use of single models, beside that.
+    pub by_model: BTreeMap<ModelId, Limits>,
     /// Per cent of a pool's KV that is set aside for it; for [`Class::Reserved`] alone.
     pub floor: u8,
+}
+
+impl Tenant {
+    /// What bounds one request for `model`: the tenant's own limits, with the shorter of two bounds
+    /// on its length.
+    pub fn limits_for(&self, model: ModelId) -> Limits {
+        let mut limits = self.limits.clone();
+        if let Some(own) = self.by_model.get(&model) {
+            limits.max_context = shorter(limits.max_context, own.max_context);
+            limits.max_output = shorter(limits.max_output, own.max_output);
+        }
+        limits
+    }
+}
+
+fn shorter(one: Option<Tokens>, other: Option<Tokens>) -> Option<Tokens> {
+    match (one, other) {
+        (Some(one), Some(other)) => Some(one.min(other)),
+        (bound, None) | (None, bound) => bound,
+    }
 }
 
 /// The tenants by number: those of the configuration first, then those that a trusted header has
@@ -228,6 +250,7 @@ mod tests {
             weight: NonZeroU32::MIN,
             models: Allowed::All,
             limits: Limits::default(),
+            by_model: BTreeMap::new(),
             floor: 0,
         }
     }

@@ -7,6 +7,7 @@
 
 use std::num::NonZeroU32;
 
+use crate::pace::Haste;
 use crate::tenant::Class;
 use crate::units::{KvBlocks, Micros, Time, Tokens};
 
@@ -42,7 +43,8 @@ pub struct Bounds {
     /// without any, so that prefill at most doubles a step.
     pub prefill: Knob<Tokens>,
     /// Whether the replica computes prompts of tenants that have their share no faster than prompts
-    /// come, and those of others first. Then the former are no part of that bound.
+    /// come, and those of others first. Then the former are no part of that bound, nor are those of
+    /// a tenant that is alone.
     pub paced: bool,
     /// KV by class.
     pub thresholds: Thresholds,
@@ -314,7 +316,7 @@ impl Window {
         if self.held.sequences + kept >= self.limit() && !ask.below_share {
             return Err(Blocked::Headroom);
         }
-        if self.bounds.paced && !ask.below_share {
+        if self.bounds.paced && !ask.beside_others {
             return Ok(());
         }
         let bearable = self.prefill_max(prefill);
@@ -343,13 +345,12 @@ impl Window {
         self.room_for(&least, None).is_ok()
     }
 
-    /// The part of a prompt that counts as prefill in flight, for a tenant that has its share or
-    /// not.
-    pub const fn counted(&self, prompt: Tokens, over_share: bool) -> Tokens {
-        if self.bounds.paced && over_share {
-            Tokens::ZERO
-        } else {
-            prompt
+    /// The part of a prompt that counts as prefill in flight: none of one that the replica keeps
+    /// back for others.
+    pub const fn counted(&self, prompt: Tokens, haste: Haste) -> Tokens {
+        match haste {
+            Haste::WhileAlone | Haste::AsTheyCome if self.bounds.paced => Tokens::ZERO,
+            Haste::AtOnce | Haste::WhileAlone | Haste::AsTheyCome => prompt,
         }
     }
 
@@ -538,6 +539,32 @@ mod tests {
         window.release(Class::Standard, KvBlocks::new(90));
         assert_eq!(window.occupancy(), KvBlocks::ZERO);
         assert_eq!(window.room_for(&ask(Class::Standard, 99), None), Ok(()));
+    }
+
+    #[test]
+    fn a_tenant_that_is_alone_is_not_held_to_prefill_where_the_replica_keeps_it_back_for_others() {
+        for (paced, room) in [(true, Ok(())), (false, Err(Blocked::Prefill))] {
+            let bounds = Bounds {
+                paced,
+                ..Bounds::default()
+            };
+            let mut window = window(bounds, 10, 1_000);
+            let prompt = Tokens::new(100);
+            let counted = window.counted(prompt, Haste::WhileAlone);
+            window.hold(Class::Standard, KvBlocks::new(1), counted);
+            let alone = Ask {
+                below_share: true,
+                ..ask(Class::Standard, 1)
+            };
+            assert_eq!(window.room_for(&alone, Some(Tokens::new(50))), room);
+            window.hold(Class::Standard, KvBlocks::new(1), prompt);
+            let newcomer = Ask {
+                beside_others: true,
+                ..alone
+            };
+            let blocked = Err(Blocked::Prefill);
+            assert_eq!(window.room_for(&newcomer, Some(Tokens::new(50))), blocked);
+        }
     }
 
     #[test]

@@ -18,6 +18,7 @@ use tollgate_wire::{BadRequest, RelayKind};
 use crate::answer;
 use crate::clerk::{Clerk, SharedStore};
 use crate::config::{KeyHash, MetricsReaders};
+use crate::counting::Counting;
 use crate::desk::Desk;
 use crate::guarded::guarded;
 use crate::idempotent::{self, Answers};
@@ -44,6 +45,7 @@ pub(crate) struct App {
     /// own.
     pub(crate) store: SharedStore,
     pub(crate) clerk: Clerk,
+    pub(crate) counting: Counting,
     /// Answers to requests with an idempotency key, and where older ones are looked up.
     pub(crate) answers: Answers,
     pub(crate) replays: SharedStore,
@@ -178,7 +180,10 @@ impl App {
             .tenant
             .map(|tenant| self.desk.quota(tenant))
             .unwrap_or_default();
-        refuse::turned(turned, quota, unread)
+        // Spread by when they came, so that they don't come back in one instant.
+        let wait = 1_000_000 + visit.received.as_micros() % 1_000_000;
+        let retry_after = outcome.row().retry_after.then(|| Micros::new(wait));
+        refuse::turned(turned, quota, retry_after, unread)
     }
 
     pub(crate) fn end_early(&self, visit: &Visit, tenant: Option<TenantId>, outcome: Outcome) {

@@ -78,6 +78,12 @@ impl Books {
         self.model_names.get(slot).map_or("unknown", String::as_str)
     }
 
+    /// The number of the model of this name.
+    pub(crate) fn model_named(&self, name: &str) -> Option<ModelId> {
+        let place = self.model_names.iter().position(|own| own == name)?;
+        u32::try_from(place).ok().map(ModelId::new)
+    }
+
     /// Writes down that a replica was given a request, which is for `model` and came at `received`.
     pub(crate) fn start(
         &self,

@@ -1,9 +1,10 @@
-//! The thread that keeps the store: folds the journal into it, sees who may call, and says what has
-//! been spent.
+//! The thread that reads the store: sees who may call, says what has been spent, and hands over
+//! answers that are kept for repeats.
 //!
 //! No request waits for it. While the store is away, all goes on as it was known last, and what is
 //! served meanwhile waits in the journal.
 
+use std::collections::VecDeque;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
@@ -16,9 +17,9 @@ use tollgate_policy::price::Price;
 use tollgate_policy::units::{Micros, NanoUsd, Time};
 
 use crate::app::App;
-use crate::folding::{FoldError, Folding};
-use crate::journal::record::UnixMicros;
+use crate::journal::record::Ended;
 use crate::membership::Budgeted;
+use crate::past;
 use crate::store::{PriceRow, Replay, Scope, Store, StoreError};
 
 /// How often the store is looked at: a key that was revoked elsewhere is refused well within a
@@ -31,17 +32,8 @@ const PAUSE: Duration = Duration::from_secs(1);
 /// How often spending is read back, which is how gateways that share a store learn of each other's.
 const SPENDING_EVERY: Micros = Micros::from_secs(5);
 
-/// How often old rows are removed.
-const PURGE_EVERY: Micros = Micros::from_secs(3_600);
-
 /// How long an answer to an idempotent request is kept: a day.
 pub(crate) const REPLAY_US: u64 = 86_400_000_000;
-
-/// Bytes of answers that are kept for repeats.
-const REPLAY_BYTES_MAX: u64 = 1 << 30;
-
-/// How long segments of the journal stay that have been counted: a week, for recounts.
-const JOURNAL_KEPT_US: u64 = 7 * 86_400_000_000;
 
 /// What the clerk is told.
 #[derive(Debug)]
@@ -73,7 +65,7 @@ impl Clerk {
         (Self { words, thread }, Ear(ear))
     }
 
-    /// Begins, with a store that is open.
+    /// Begins. `recent` is what ended lately before this process began.
     ///
     /// # Errors
     /// When the system starts no thread.
@@ -81,19 +73,16 @@ impl Clerk {
         &self,
         ear: Ear,
         store: Store,
-        folding: Folding,
+        recent: Vec<Ended>,
         app: &Arc<App>,
     ) -> std::io::Result<()> {
-        let keep = app.membership.request_log();
         let mut work = Work {
             app: Arc::downgrade(app),
             store,
-            folding,
-            keep,
+            recent,
             generation: None,
-            replays: Vec::new(),
+            replays: Waiting::default(),
             priced: None,
-            purged: None,
             away: false,
         };
         let thread = std::thread::Builder::new().name("store".to_owned());
@@ -113,7 +102,7 @@ impl Clerk {
         let _ = self.words.send(Word::Keep(Box::new(replay)));
     }
 
-    /// Folds what is left, and ends. Blocks until it has.
+    /// Hands over what is left, and ends. Blocks until it has.
     pub(crate) fn stop(&self) {
         let _ = self.words.send(Word::Stop);
         let thread = self
@@ -131,21 +120,16 @@ impl Clerk {
 struct Work {
     app: Weak<App>,
     store: Store,
-    folding: Folding,
-    /// How long single requests are kept.
-    keep: Micros,
+    /// What ended lately before this process began, until it is known whose limits it bears on.
+    recent: Vec<Ended>,
     generation: Option<i64>,
     /// Answers that the store does not have yet.
-    replays: Vec<Replay>,
+    replays: Waiting,
     /// When spending was last read back.
     priced: Option<Time>,
-    purged: Option<Time>,
     /// Whether the store could not be reached, and the log says so.
     away: bool,
 }
-
-/// Answers that wait for a store that is away; the oldest go first.
-const REPLAYS_WAITING_MAX: usize = 256;
 
 impl Work {
     fn run(&mut self, ear: &Receiver<Word>) {
@@ -164,8 +148,8 @@ impl Work {
             let Some(app) = self.app.upgrade() else {
                 return;
             };
-            let tended = self.tend(&app);
-            self.report(tended);
+            let tended = self.look(&app).and_then(|()| self.keep_replays());
+            self.report(tended, &app);
             if stop {
                 return;
             }
@@ -181,9 +165,6 @@ impl Work {
                 false
             }
             Word::Keep(replay) => {
-                if self.replays.len() == REPLAYS_WAITING_MAX {
-                    self.replays.remove(0);
-                }
                 self.replays.push(*replay);
                 false
             }
@@ -191,77 +172,114 @@ impl Work {
         }
     }
 
-    /// Does all that is due.
-    fn tend(&mut self, app: &App) -> Result<(), FoldError> {
-        let clock = app.desk.clock();
-        let now = clock.now();
-        let on_disk = *app.desk.books().journal().synced().borrow();
-        self.folding.until(on_disk);
-        self.folding.catch_up(&mut self.store)?;
+    fn keep_replays(&mut self) -> Result<(), StoreError> {
         while let Some(replay) = self.replays.first() {
-            self.store.keep_replay(replay)?;
-            self.replays.remove(0);
+            match self.store.keep_replay(replay) {
+                Ok(()) => {}
+                // It would say no again; a repeat is made anew then.
+                Err(error @ StoreError::Refused { .. }) => {
+                    tracing::error!(%error, "an answer is not kept for repeats");
+                }
+                Err(error) => return Err(error),
+            }
+            self.replays.done();
         }
+        Ok(())
+    }
+
+    /// Sees who may call, and what has been spent.
+    fn look(&mut self, app: &App) -> Result<(), StoreError> {
         let generation = self.store.generation()?;
         if self.generation != Some(generation) {
             let directory = self.store.directory()?;
-            app.membership.enlist(app, directory);
+            let first = !app.membership.knows_the_store();
+            app.membership.enlist(app, Some(directory));
+            if first {
+                let is_new = |ended: &Ended| !app.membership.is_configured(&ended.tenant);
+                self.recent.retain(is_new);
+                past::remember(&app.desk, &self.recent, app.membership.weights());
+            }
+            self.recent = Vec::new();
             self.generation = Some(generation);
             self.priced = None;
         }
-        if self
-            .priced
-            .is_none_or(|last| now.since(last) >= SPENDING_EVERY)
-        {
-            let tariff = tariff(&mut self.store, app)?;
+        let now = app.desk.clock().now();
+        let due = |last: Time| now.since(last) >= SPENDING_EVERY;
+        if self.priced.is_none_or(due) {
+            let tariff = tariff(app, |scope, since| self.store.spent(scope, since))?;
             app.desk.submit(Event::Priced(Box::new(tariff)));
             self.priced = Some(now);
-        }
-        if self
-            .purged
-            .is_none_or(|last| now.since(last) >= PURGE_EVERY)
-        {
-            let now_us = clock.unix_micros(now);
-            self.store
-                .purge_requests(now_us.saturating_sub(self.keep.get()))?;
-            let replays = now_us.saturating_sub(REPLAY_US);
-            self.store.purge_replays(replays, REPLAY_BYTES_MAX)?;
-            let before = UnixMicros::new(now_us.saturating_sub(JOURNAL_KEPT_US));
-            self.folding.remove_counted(&mut self.store, before)?;
-            self.purged = Some(now);
         }
         Ok(())
     }
 
     /// Says once that the store is away, and once that it is back.
-    fn report(&mut self, tended: Result<(), FoldError>) {
+    fn report(&mut self, tended: Result<(), StoreError>, app: &App) {
+        let metrics = app.desk.books().metrics().ledger();
         match tended {
-            Ok(()) if self.away => {
-                tracing::info!("the store is back");
-                self.away = false;
+            Ok(()) => {
+                metrics.store_tended(self.replays.bytes);
+                if self.away {
+                    tracing::info!("the store is back");
+                    self.away = false;
+                }
             }
-            Err(error) if !self.away => {
-                tracing::error!(
-                    %error,
-                    "the store can't be kept; requests go on, and what they use waits in the \
-                     journal"
-                );
-                self.away = true;
+            Err(error) => {
+                metrics.store_failed(self.replays.bytes);
+                if !self.away {
+                    tracing::error!(
+                        %error,
+                        "the store can't be read; requests go on, by what was known last"
+                    );
+                    self.away = true;
+                }
             }
-            Ok(()) | Err(_) => {}
         }
     }
 }
 
-/// Prices and budgets as of now, with what the ledger says was spent.
-pub(crate) fn tariff(store: &mut Store, app: &App) -> Result<Tariff, StoreError> {
+/// Answers that wait for a store that is away; past a bound the oldest go.
+#[derive(Debug, Default)]
+struct Waiting {
+    replays: VecDeque<Replay>,
+    bytes: usize,
+}
+
+impl Waiting {
+    /// Bytes of answers that wait at most.
+    const BYTES_MAX: usize = 64 << 20;
+
+    fn push(&mut self, replay: Replay) {
+        self.bytes += replay.body.len();
+        self.replays.push_back(replay);
+        while self.bytes > Self::BYTES_MAX {
+            self.done();
+        }
+    }
+
+    fn first(&self) -> Option<&Replay> {
+        self.replays.front()
+    }
+
+    fn done(&mut self) {
+        if let Some(replay) = self.replays.pop_front() {
+            self.bytes -= replay.body.len();
+        }
+    }
+}
+
+/// Prices and budgets as of now. `spent` says what the ledger says was spent since a moment.
+pub(crate) fn tariff<E>(
+    app: &App,
+    mut spent: impl FnMut(&Scope<'_>, u64) -> Result<u64, E>,
+) -> Result<Tariff, E> {
     let clock = app.desk.clock();
     let now_us = clock.unix_micros(clock.now());
     let (prices, budgets) = app.membership.money(app);
     let of_model = |name: &str| price_at(&prices, name, now_us);
     let mut allowances = Vec::new();
     for budgeted in &budgets {
-        allowances.push(allowance(store, app, budgeted, now_us)?);
+        allowances.push(allowance(&mut spent, app, budgeted, now_us)?);
     }
     Ok(Tariff {
         prices: app
@@ -273,12 +291,12 @@ pub(crate) fn tariff(store: &mut Store, app: &App) -> Result<Tariff, StoreError>
     })
 }
 
-fn allowance(
-    store: &mut Store,
+fn allowance<E>(
+    spent: &mut impl FnMut(&Scope<'_>, u64) -> Result<u64, E>,
     app: &App,
     budgeted: &Budgeted,
     now_us: u64,
-) -> Result<Allowance, StoreError> {
+) -> Result<Allowance, E> {
     let window = budgeted.budget.window(now_us);
     let scope = match budgeted.payer {
         Payer::Tenant(_) => Scope::Tenant(&budgeted.name),
@@ -289,7 +307,7 @@ fn allowance(
         limit: budgeted.budget.limit,
         window: window.starts_us,
         ends: app.desk.clock().at_unix(window.ends_us),
-        spent: NanoUsd::new(store.spent(&scope, window.starts_us)?),
+        spent: NanoUsd::new(spent(&scope, window.starts_us)?),
     })
 }
 

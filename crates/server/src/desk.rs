@@ -306,9 +306,10 @@ impl Desk {
         self.lock().served_by_weight(id)
     }
 
+    /// What this tenant has left over all models.
     pub(crate) fn quota(&self, id: TenantId) -> Quota {
         let now = self.clock.now();
-        self.lock().gateway.quota(id, now)
+        self.lock().gateway.quota(id, None, now)
     }
 
     pub(crate) fn is_ready(&self) -> bool {
@@ -496,7 +497,7 @@ impl State {
             id,
             tenant: dispatch.tenant,
             served,
-            paced: dispatch.over_share,
+            haste: dispatch.haste,
             prompts: draft.prompts,
             choices: draft.choices,
             max_output: dispatch.output_max,

@@ -11,9 +11,9 @@ use crate::journal::record::{Counted, Ended, Record, UnixMicros};
 use crate::journal::{JournalError, Position, Reader, remove_counted};
 use crate::store::{Charge, Place, Store, StoreError};
 
-/// Records that are looked at before the store is handed what was found: some tens of milliseconds
-/// of work for it.
-const BATCH: usize = 2_000;
+/// Records that are looked at before the store is handed what was found: some milliseconds of work,
+/// for which nobody else can write to it.
+const BATCH: usize = 500;
 
 /// Why nothing was folded.
 #[derive(Debug, thiserror::Error)]
@@ -69,19 +69,29 @@ impl Folding {
     /// [`FoldError`]; another try goes on where this one stopped.
     pub fn catch_up(&mut self, store: &mut Store) -> Result<usize, FoldError> {
         let mut counted = 0;
-        loop {
-            let Some(journal) = self.begin(store)? else {
-                return Ok(counted);
-            };
-            if self.batch.is_none() {
-                self.batch = self.read()?;
-            }
-            let Some(batch) = &self.batch else {
-                return Ok(counted);
-            };
-            counted += store.fold(&journal, &batch.charges, batch.upto)?.counted;
-            self.batch = None;
+        while let Some(more) = self.step(store)? {
+            counted += more;
         }
+        Ok(counted)
+    }
+
+    /// Folds a batch; how many of its requests were counted. `None`: there was nothing left.
+    ///
+    /// # Errors
+    /// [`FoldError`]; another try goes on where this one stopped.
+    fn step(&mut self, store: &mut Store) -> Result<Option<usize>, FoldError> {
+        let Some(journal) = self.begin(store)? else {
+            return Ok(None);
+        };
+        if self.batch.is_none() {
+            self.batch = self.read()?;
+        }
+        let Some(batch) = &self.batch else {
+            return Ok(None);
+        };
+        let folded = store.fold(&journal, &batch.charges, batch.upto)?;
+        self.batch = None;
+        Ok(Some(folded.counted))
     }
 
     /// Removes what has been counted and ended before a time.

@@ -23,6 +23,7 @@ const NAME_MAX: usize = 64;
 pub(crate) struct Identity {
     rules: config::Identity,
     keys: KeyRing,
+    known: Keys,
 }
 
 /// Whose each key is. Only hashes are kept, so there is nothing here to leak. They are found by
@@ -107,14 +108,26 @@ fn start(hash: &KeyHash) -> [u8; 8] {
     [a, b, c, d, e, f, g, h]
 }
 
-/// A caller that is not let in. It says nothing of why: unknown, revoked and malformed look the
-/// same.
+/// A caller that is not let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Unknown;
+pub(crate) enum Stranger {
+    /// Unknown, revoked and malformed look the same.
+    Unknown,
+    /// Nobody knows: its key may be in a store that has not been read yet.
+    Unsure,
+}
+
+/// Whether all keys are known that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Keys {
+    All,
+    /// Those of the store are not.
+    Configured,
+}
 
 impl Identity {
-    pub(crate) fn new(rules: config::Identity, keys: KeyRing) -> Self {
-        Self { rules, keys }
+    pub(crate) fn new(rules: config::Identity, keys: KeyRing, known: Keys) -> Self {
+        Self { rules, keys, known }
     }
 
     /// Who sent a request with these headers from `peer`.
@@ -123,7 +136,7 @@ impl Identity {
         headers: &HeaderMap,
         peer: IpAddr,
         desk: &Desk,
-    ) -> Result<Caller, Unknown> {
+    ) -> Result<Caller, Stranger> {
         let anonymous = self.rules.anonymous == Anonymous::Allow;
         if let Some(key) = key(headers) {
             let clock = desk.clock();
@@ -131,9 +144,12 @@ impl Identity {
             if let Some(caller) = self.keys.find(&KeyHash::of(key), now_us) {
                 return Ok(caller.clone());
             }
+            if self.known == Keys::Configured {
+                return Err(Stranger::Unsure);
+            }
             // Clients can't be made to send no key, so where there are none, any will do.
             if !anonymous || !self.keys.0.is_empty() {
-                return Err(Unknown);
+                return Err(Stranger::Unknown);
             }
         }
         let mut names = headers.get_all(TENANT).iter();
@@ -142,13 +158,13 @@ impl Identity {
         {
             // Two of them come of a proxy that adds to what a client sent: neither can be believed.
             if names.next().is_some() {
-                return Err(Unknown);
+                return Err(Stranger::Unknown);
             }
-            let name = name.to_str().map_err(|_| Unknown)?;
+            let name = name.to_str().map_err(|_| Stranger::Unknown)?;
             return if is_name(name) {
                 Ok(Caller::tenant(desk.tenant_named_by_header(name)))
             } else {
-                Err(Unknown)
+                Err(Stranger::Unknown)
             };
         }
         if anonymous {
@@ -156,7 +172,7 @@ impl Identity {
                 desk.tenant_named_by_header(config::ANONYMOUS),
             ))
         } else {
-            Err(Unknown)
+            Err(Stranger::Unknown)
         }
     }
 }

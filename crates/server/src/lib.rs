@@ -12,6 +12,7 @@ mod calls;
 mod clerk;
 mod clock;
 pub mod config;
+mod counting;
 mod desk;
 pub mod doctor;
 mod engines;

@@ -270,6 +270,7 @@ mod tests {
             weight: NonZeroU32::MIN,
             models: Allowed::All,
             limits: Limits::default(),
+            by_model: Default::default(),
             floor: 0,
         };
         let config = Config {

@@ -10,14 +10,15 @@ use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use tollgate_policy::budget::Payer;
 use tollgate_policy::gateway::{Event, Tenancy};
-use tollgate_policy::ids::{KeyId, TenantId};
-use tollgate_policy::tenant::{Allowed, Tenant};
+use tollgate_policy::ids::{KeyId, ModelId, TenantId};
+use tollgate_policy::tenant::{Allowed, Class, Limits, Tenant};
 use tollgate_policy::units::Micros;
+use tollgate_policy::usage::Weights;
 
 use crate::app::{App, Callers};
 use crate::budget::Budget;
 use crate::config::Config;
-use crate::identity::{Caller, Identity, KeyRing, NamedKey};
+use crate::identity::{Caller, Identity, KeyRing, Keys, NamedKey};
 use crate::server::weights;
 use crate::store::{Directory, KeyRow, PriceRow, TenantRow};
 use tollgate_wire::RelayKind;
@@ -30,7 +31,8 @@ pub(crate) struct Membership(Mutex<Sources>);
 #[derive(Debug)]
 struct Sources {
     config: Arc<Config>,
-    directory: Arc<Directory>,
+    /// What the store said last, once it has said anything.
+    directory: Option<Arc<Directory>>,
 }
 
 /// A budget, and of whom.
@@ -81,7 +83,7 @@ impl Membership {
     pub(crate) fn new(config: Arc<Config>) -> Self {
         Self(Mutex::new(Sources {
             config,
-            directory: Arc::default(),
+            directory: None,
         }))
     }
 
@@ -92,11 +94,11 @@ impl Membership {
         sources.apply(app);
     }
 
-    /// Takes on another state of the store.
-    pub(crate) fn enlist(&self, app: &App, directory: Directory) {
+    /// Takes on another state of the store; `None` while that is not known.
+    pub(crate) fn enlist(&self, app: &App, directory: Option<Directory>) {
         let mut sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        sources.directory = Arc::new(directory);
-        for name in overlap(&sources.config, &sources.directory) {
+        sources.directory = directory.map(Arc::new);
+        for name in sources.overlap() {
             tracing::error!(
                 tenant = name,
                 "is in the configuration and in the store; the one in the store and its keys do \
@@ -113,10 +115,22 @@ impl Membership {
         tenants.any(|tenant| tenant.name == name)
     }
 
+    /// Whether the store has ever said who may call.
+    pub(crate) fn knows_the_store(&self) -> bool {
+        let sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        sources.directory.is_some()
+    }
+
     /// How long single requests are kept.
     pub(crate) fn request_log(&self) -> Micros {
         let sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         sources.config.store.request_log
+    }
+
+    /// What a token of service counts.
+    pub(crate) fn weights(&self) -> Weights {
+        let sources = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        weights(&sources.config.fairness)
     }
 
     /// Prices, and all budgets there are.
@@ -139,16 +153,32 @@ impl Sources {
         };
         app.desk.submit(Event::Reconfigured(Box::new(tenancy)));
         app.admit(Callers {
-            identity: Identity::new(self.config.identity.clone(), self.keys(app)),
+            identity: Identity::new(
+                self.config.identity.clone(),
+                self.keys(app),
+                match &self.directory {
+                    Some(_) => Keys::All,
+                    None => Keys::Configured,
+                },
+            ),
             metrics_readers: self.config.metrics,
         });
     }
 
+    fn overlap(&self) -> Vec<&str> {
+        let directory = self.directory.as_deref();
+        directory.map_or_else(Vec::new, |directory| overlap(&self.config, directory))
+    }
+
     /// The tenants of the store that count.
     fn stored(&self) -> impl Iterator<Item = &TenantRow> {
-        let overlap: BTreeSet<_> = overlap(&self.config, &self.directory).into_iter().collect();
-        let rows = self.directory.tenants.iter();
+        let overlap: BTreeSet<_> = self.overlap().into_iter().collect();
+        let rows = self.directory.iter().flat_map(|all| &all.tenants);
         rows.filter(move |row| !overlap.contains(row.name.as_str()))
+    }
+
+    fn stored_keys(&self) -> impl Iterator<Item = &KeyRow> {
+        self.directory.iter().flat_map(|all| &all.keys)
     }
 
     /// All keys, by the numbers that the policy has for their tenants.
@@ -171,7 +201,7 @@ impl Sources {
             .stored()
             .map(|row| (row.name.as_str(), number(&row.name)))
             .collect();
-        for row in &self.directory.keys {
+        for row in self.stored_keys() {
             if let Some(tenant) = stored.get(row.tenant.as_str()) {
                 ring.add(row.hash, caller(app, *tenant, row));
             }
@@ -202,7 +232,7 @@ impl Sources {
                 });
             }
         }
-        for row in &self.directory.keys {
+        for row in self.stored_keys() {
             if let Some(Ok(budget)) = row.budget.as_ref().map(crate::budget::BudgetText::read) {
                 budgets.push(Budgeted {
                     payer: Payer::Key(app.desk.books().keys().number(&row.id)),
@@ -220,16 +250,20 @@ impl Sources {
 fn tenant(app: &App, row: &TenantRow) -> Tenant {
     let template = Tenant {
         name: row.name.clone(),
-        class: tollgate_policy::tenant::Class::BestEffort,
+        class: Class::BestEffort,
         weight: NonZeroU32::new(row.weight).unwrap_or(NonZeroU32::MIN),
         models: allowed(app, row.models.as_deref()),
-        limits: tollgate_policy::tenant::Limits::default(),
+        limits: Limits::default(),
+        by_model: BTreeMap::new(),
         floor: 0,
     };
-    match (row.class(), row.limits.read()) {
-        (Ok(class), Ok(limits)) => Tenant {
+    let limits = row.limits.read();
+    let limits = limits.and_then(|limits| Ok((limits, by_model(app, row)?)));
+    match (row.class(), limits) {
+        (Ok(class), Ok((limits, by_model))) => Tenant {
             class,
             limits,
+            by_model,
             ..template
         },
         (Err(why), _) | (_, Err(why)) => {
@@ -244,6 +278,19 @@ fn tenant(app: &App, row: &TenantRow) -> Tenant {
             }
         }
     }
+}
+
+/// Limits of single models, but for those that this gateway does not serve. A model that is there
+/// under two names is held to the first.
+fn by_model(app: &App, row: &TenantRow) -> Result<BTreeMap<ModelId, Limits>, String> {
+    let mut by_model = BTreeMap::new();
+    for own in &row.model_limits {
+        let limits = own.limits.read()?;
+        if let Some(model) = app.by_name.get(&own.model) {
+            by_model.entry(*model).or_insert(limits);
+        }
+    }
+    Ok(by_model)
 }
 
 /// Names that this gateway does not serve are left out: another that shares the store may.

@@ -244,6 +244,11 @@ impl Metrics {
         self.promises.weighed(row, model);
     }
 
+    /// What is known of the ledger and the store.
+    pub(crate) fn ledger(&self) -> &LedgerMetrics {
+        &self.ledger
+    }
+
     pub(crate) fn connections(&self) -> &Gauge {
         &self.connections
     }

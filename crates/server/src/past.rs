@@ -11,31 +11,47 @@ use tollgate_policy::usage::{Usage, Weights};
 use crate::desk::Desk;
 use crate::journal::record::{Ended, UnixMicros};
 
-/// Tells the policy what each tenant has used of its rates.
+/// Tells the policy what each tenant has used of its rates. It must have had no request since: what
+/// is remembered replaces what is known.
 pub(crate) fn remember(desk: &Desk, recent: &[Ended], weights: Weights) {
     let clock = desk.clock();
     let now = UnixMicros::new(clock.unix_micros(clock.now()));
-    for (name, past) in pasts(recent, weights, now) {
+    for ((name, model), past) in pasts(recent, weights, now) {
         let tenant = desk.tenant_named_by_header(name);
-        desk.submit(Event::Remembered { tenant, past });
+        // A model that is served no more has no limits to be held to.
+        let model = model.map(|model| desk.books().model_named(model));
+        if model != Some(None) {
+            desk.submit(Event::Remembered {
+                tenant,
+                model: model.flatten(),
+                past,
+            });
+        }
     }
 }
 
-/// What each tenant took, by name.
-fn pasts(recent: &[Ended], weights: Weights, now: UnixMicros) -> BTreeMap<&str, Past> {
-    let mut pasts: BTreeMap<&str, Past> = BTreeMap::new();
+/// A tenant and one of its models, or all of them, by name.
+type Whose<'e> = (&'e str, Option<&'e str>);
+
+/// What each tenant took, in all and of each model.
+fn pasts(recent: &[Ended], weights: Weights, now: UnixMicros) -> BTreeMap<Whose<'_>, Past> {
+    let mut pasts: BTreeMap<Whose<'_>, Past> = BTreeMap::new();
     let ago = |at: UnixMicros| Micros::new(now.get().saturating_sub(at.get()));
     // What no replica had was given back, or nearly nothing.
     for ended in recent.iter().filter(|ended| ended.replica.is_some()) {
-        let past = pasts.entry(&ended.tenant).or_default();
         let usage = Usage {
             prompt: ended.used.prompt,
             cached: ended.used.cached,
             output: ended.used.output,
         };
-        past.requests.push((ago(ended.received), 1));
-        past.tokens
-            .push((ago(ended.ended()), usage.rated(weights).get()));
+        let request = (ago(ended.received), 1);
+        let tokens = (ago(ended.ended()), usage.rated(weights).get());
+        let model = ended.model.as_deref().map(Some);
+        for of in std::iter::once(None).chain(model) {
+            let past = pasts.entry((&ended.tenant, of)).or_default();
+            past.requests.push(request);
+            past.tokens.push(tokens);
+        }
     }
     for past in pasts.values_mut() {
         past.requests.sort_by(|one, other| other.cmp(one));

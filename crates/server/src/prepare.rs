@@ -27,8 +27,9 @@ pub(crate) use self::tools::Reading;
 use crate::app::{App, EngineModel, Made, ServedModel, Turned, Visit};
 use crate::desk::Draft;
 use crate::idempotent::Repeat;
-use crate::identity::Caller;
+use crate::identity::{Caller, Stranger};
 use crate::receive::receive;
+use crate::refuse;
 use crate::upstream::relay::Passage;
 use crate::upstream::{RemoteModel, headers};
 
@@ -225,9 +226,15 @@ pub(crate) fn identify(app: &App, visit: &Visit, parts: &Parts) -> Result<Caller
     app.callers()
         .identity
         .who(&parts.headers, visit.peer, &app.desk)
-        .map_err(|_| {
-            let how = "no valid API key was given; send one as `Authorization: Bearer KEY`";
-            Turned::new(Rejection::BadKey, how)
+        .map_err(|stranger| match stranger {
+            Stranger::Unknown => {
+                let how = "no valid API key was given; send one as `Authorization: Bearer KEY`";
+                Turned::new(Rejection::BadKey, how)
+            }
+            Stranger::Unsure => Turned::new(
+                Rejection::NoDirectory,
+                refuse::rejected(Rejection::NoDirectory),
+            ),
         })
 }
 

@@ -22,7 +22,12 @@ use crate::app::Turned;
 /// The answer to a request that was turned away; what is `unread` of its body is read and thrown
 /// away while the client takes it. Closed at once, its connection would be reset, and with it the
 /// answer it has not yet read.
-pub(crate) fn turned(turned: &Turned, quota: Quota, unread: Option<Body>) -> Response {
+pub(crate) fn turned(
+    turned: &Turned,
+    quota: Quota,
+    retry_after: Option<Micros>,
+    unread: Option<Body>,
+) -> Response {
     let row = Outcome::Rejected(turned.rejection).row();
     let body = ErrorBody {
         message: &turned.why.message,
@@ -30,7 +35,7 @@ pub(crate) fn turned(turned: &Turned, quota: Quota, unread: Option<Body>) -> Res
         param: turned.why.param.as_deref(),
         code: turned.why.code.or(row.code),
     };
-    let mut response = error(row, &body, None);
+    let mut response = error(row, &body, retry_after);
     quota_headers(quota, response.headers_mut());
     match unread.filter(|unread| !unread.is_end_stream()) {
         None => response,
@@ -275,6 +280,9 @@ pub(crate) fn rejected(rejection: Rejection) -> String {
         Rejection::NoBooks => {
             "what is served can't be written down just now, so nothing new is; try again when \
              Retry-After says"
+        }
+        Rejection::NoDirectory => {
+            "who may call can't be looked up just now; try again when Retry-After says"
         }
         Rejection::NoReplica => {
             "no replica of this model is up; one is being started, try again when Retry-After says"

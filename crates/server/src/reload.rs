@@ -140,7 +140,7 @@ pub(crate) async fn follow(
             tokio::task::spawn_blocking(move || file.read()).await
         };
         if let Ok(read) = read {
-            reload(&file.path, read, &running, &app).await;
+            reload(&file.path, read, &running, &app);
         }
     }
 }
@@ -152,7 +152,7 @@ async fn stamp(file: &Arc<ConfigFile>) -> Option<Stamp> {
 }
 
 /// Takes on what was read, or says why not.
-async fn reload(path: &Path, read: Result<Config, Unreadable>, running: &Config, app: &App) {
+fn reload(path: &Path, read: Result<Config, Unreadable>, running: &Config, app: &App) {
     let file = path.display();
     let applied = match read {
         Err(Unreadable::File(error)) => {
@@ -170,7 +170,7 @@ async fn reload(path: &Path, read: Result<Config, Unreadable>, running: &Config,
         Ok(config) => {
             let sections = needs_restart(running, &config);
             if sections.is_empty() {
-                apply(config, app).await;
+                apply(config, app);
                 tracing::info!(%file, "the changed configuration holds from now on");
                 true
             } else {
@@ -224,14 +224,9 @@ fn needs_restart(running: &Config, new: &Config) -> Vec<&'static str> {
 }
 
 /// Takes on a configuration that differs only in what may.
-async fn apply(config: Config, app: &App) {
-    let prices = config.prices.clone();
+fn apply(config: Config, app: &App) {
     app.roster.take_on(config.models.list());
     app.membership.configure(app, config);
-    let kept = app.store.ask(move |store| store.set_prices(&prices)).await;
-    if let Err(error) = kept {
-        tracing::error!(%error, "the store did not take the prices; it has the old ones");
-    }
     app.clerk.changed();
 }
 

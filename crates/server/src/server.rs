@@ -26,9 +26,10 @@ use crate::clock::Clock;
 use crate::config::{
     Address, Config, EngineConfig, Fairness, ModelConfig, RemoteConfig, ReplicaConfig,
 };
+use crate::counting::Counting;
 use crate::desk::{Desk, ReplicaTask};
 use crate::idempotent::Answers;
-use crate::identity::{Identity, KeyRing};
+use crate::identity::{Identity, KeyRing, Keys};
 use crate::journal::JournalError;
 use crate::listen::{Closing, Door, accept};
 use crate::membership::Membership;
@@ -186,7 +187,7 @@ impl Server {
         let admin = bind_admin(config.admin.as_ref().map(|admin| admin.listen)).await?;
         let clock = Clock::start();
         let (journal, left) = open_journal(&config, clock)?;
-        let (folding, stores, directory) = open_store(&config).await?;
+        let opened = open_store(&config).await?;
         let names = config
             .models
             .list()
@@ -207,7 +208,7 @@ impl Server {
         let roster = Arc::new(Roster::new(&desk, until_stop, (members, maker), listed));
         let config = Arc::new(config);
         let (clerk, ear) = Clerk::new();
-        let [own, store] = stores;
+        let [own, count, store] = opened.stores;
         let parts = Parts {
             desk: Arc::clone(&desk),
             roster: Arc::clone(&roster),
@@ -216,16 +217,14 @@ impl Server {
             tasks: tasks.clone(),
         };
         let app = Arc::new(app(&config, &plans, parts));
-        app.membership.enlist(&app, directory);
+        app.membership.enlist(&app, opened.directory);
         past::remember(&desk, &left.recent, weights(&config.fairness));
-        let own = first_tariff(own, &app).await?;
-        app.clerk
-            .begin(ear, own, folding, &app)
-            .map_err(|source| no_thread(&source))?;
+        let own = first_tariff(own, &app, &config.data_dir).await?;
+        let begun = app.clerk.begin(ear, own, left.recent, &app);
+        let begun = begun.and_then(|()| app.counting.begin(count, opened.folding, &app));
         let promises = desk.books().promises();
-        promises
-            .begin(&desk, &config)
-            .map_err(|source| no_thread(&source))?;
+        let begun = begun.and_then(|()| promises.begin(&desk, &config));
+        begun.map_err(|source| no_thread(&source))?;
         let server = Self {
             address: listener.local_addr().unwrap_or(address),
             admin: admin.as_ref().and_then(|admin| admin.local_addr().ok()),
@@ -319,6 +318,7 @@ impl Server {
         let stop = move || {
             // First: what has been recorded is on disk, also where an engine does not stop.
             desk.books().journal().close();
+            app.counting.stop();
             app.clerk.stop();
             desk.books().promises().stop();
             replicas::stop_all(&desk, count);
@@ -563,11 +563,12 @@ fn app(config: &Arc<Config>, plans: &[Plan], parts: Parts) -> App {
     App {
         // Nobody, until the membership says who.
         callers: RwLock::new(Arc::new(Callers {
-            identity: Identity::new(config.identity.clone(), KeyRing::default()),
+            identity: Identity::new(config.identity.clone(), KeyRing::default(), Keys::All),
             metrics_readers: config.metrics,
         })),
         membership: Membership::new(Arc::clone(config)),
         clerk,
+        counting: Counting::new(),
         store: SharedStore::new(store),
         answers: Answers::default(),
         replays,

@@ -19,6 +19,7 @@ mod sqlite;
 mod tenants;
 #[cfg(test)]
 mod tests;
+mod tls;
 mod usage;
 mod verify;
 
@@ -35,7 +36,8 @@ use self::postgres::Postgres;
 pub use self::prices::PriceRow;
 pub use self::replays::{Digest, Replay};
 use self::sqlite::Sqlite;
-pub use self::tenants::{StoredLimits, TenantRow};
+pub use self::tenants::{ModelLimits, StoredLimits, TenantRow};
+pub(crate) use self::tls::ServerAddress;
 pub use self::usage::{Amounts, Dimension, Grain, Question, UsageError, UsageRow};
 pub use self::verify::Difference;
 
@@ -142,6 +144,20 @@ impl Store {
         let mut store = Self::at(location);
         store.connect()?;
         Ok(store)
+    }
+
+    /// Sees whether a file that is there is a store of ours, and changes nothing.
+    ///
+    /// # Errors
+    /// As [`Store::open`].
+    pub(crate) fn look(location: &Location) -> Result<(), StoreError> {
+        match location {
+            Location::File(path) if path.exists() => {
+                let mut database = Self::at(location.clone()).dial()?;
+                schema::check(&mut *database, &location.name()).map(drop)
+            }
+            Location::File(_) | Location::Server(_) => Ok(()),
+        }
     }
 
     /// Where it is.

@@ -246,6 +246,7 @@ impl Draw {
                 weight: NonZeroU32::MIN.saturating_add(self.up_to(0, 3) as u32),
                 models: Allowed::All,
                 limits,
+                by_model: Default::default(),
                 floor: match class {
                     Class::Reserved => self.up_to(0, 60) as u8,
                     Class::Standard | Class::BestEffort => 0,

@@ -10,6 +10,7 @@ mod planned;
 use tollgate_policy::gateway::{Report, Served};
 use tollgate_policy::ids::{RequestId, TenantId};
 use tollgate_policy::outcome::EngineEnding;
+use tollgate_policy::pace::Haste;
 use tollgate_policy::units::{KvBlocks, Service, Time, Tokens};
 use tollgate_policy::usage::Usage;
 use tollgate_policy::window::Capacity;
@@ -43,18 +44,8 @@ pub struct Job {
     pub output_max: Tokens,
     /// What its tenant was served so far, by weight.
     pub served: Service,
-    /// Whether its tenant has its share already, while others are active.
-    pub share: Share,
-}
-
-/// What a tenant has, beside its share.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Share {
-    /// No more than that.
-    #[default]
-    Within,
-    /// More.
-    Over,
+    /// How soon its prompt may be computed.
+    pub haste: Haste,
 }
 
 /// What a replica says.

@@ -16,6 +16,7 @@ use tollgate_policy::gateway::{
 use tollgate_policy::health::State;
 use tollgate_policy::ids::{ReplicaId, RequestId, TenantId};
 use tollgate_policy::outcome::{EngineEnding, Eviction, Failure, Fence, Outcome, Phase, Rejection};
+use tollgate_policy::pace::Haste;
 use tollgate_policy::quota::{Cost, Levels, Reservation};
 use tollgate_policy::request::{Arrival, ClientEnding};
 use tollgate_policy::route::Because;
@@ -224,7 +225,7 @@ impl Plain {
                 key: held.arrival.key,
                 replica: ReplicaId::new(u32::try_from(replica).unwrap_or(u32::MAX)),
                 because: Because::LeastLoad,
-                over_share: false,
+                haste: Haste::AtOnce,
                 output_max: held.output_max,
                 queued: now.since(held.arrival.received),
                 fence,

@@ -16,6 +16,7 @@ use tollgate_policy::engine::{
 };
 use tollgate_policy::ids::{RequestId, TenantId};
 use tollgate_policy::outcome::EngineEnding;
+use tollgate_policy::pace::Haste;
 use tollgate_policy::prefix::Token;
 use tollgate_policy::units::{KvBlocks, Micros, Service, Time, Tokens};
 
@@ -228,7 +229,7 @@ impl World<'_> {
                 max_output: arrival.output,
                 elder: None,
                 served: Service::ZERO,
-                paced: false,
+                haste: Haste::AtOnce,
             }));
             self.come += 1;
         }

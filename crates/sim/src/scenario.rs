@@ -363,6 +363,7 @@ fn caller(tenant: &TenantForm, name: String) -> Caller {
             weight: tenant.weight,
             models: Allowed::All,
             limits: limits(&tenant.limits),
+            by_model: Default::default(),
             floor: tenant.floor_percent,
         },
         manners: Manners {

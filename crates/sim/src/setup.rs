@@ -158,6 +158,7 @@ impl Setup {
             weight: std::num::NonZeroU32::MIN,
             models: tollgate_policy::tenant::Allowed::All,
             limits: tollgate_policy::tenant::Limits::default(),
+            by_model: Default::default(),
             floor: 0,
         };
         let replica = |setup: &ReplicaSetup| ReplicaConfig {

@@ -20,6 +20,7 @@ use std::iter::Peekable;
 use rand_pcg::Pcg64;
 use tollgate_policy::gateway::Event;
 use tollgate_policy::ids::{ReplicaId, RequestId, TenantId};
+use tollgate_policy::pace::Haste;
 use tollgate_policy::request;
 use tollgate_policy::slo::Asked;
 use tollgate_policy::units::{Micros, Service, Time, Tokens};
@@ -33,7 +34,7 @@ use self::oracle::Oracles;
 pub use self::oracle::{Oracle, Violation};
 use crate::chance::{Purpose, mix, named, stream};
 use crate::control::Control;
-use crate::machine::{Job, Prompt, Reach, Said, Share};
+use crate::machine::{Job, Prompt, Reach, Said};
 use crate::setup::{Caller, MODEL, Setup};
 use crate::tally::Tally;
 use crate::workload::{Arrival, Merged, Prefix, Turn, Turns};
@@ -413,7 +414,7 @@ impl<'s, 'l, C: Control> World<'s, 'l, C> {
             output: others.output,
             output_max: others.output,
             served: Service::ZERO,
-            share: Share::Within,
+            haste: Haste::AtOnce,
         };
         // Where it is down, it is down for everybody.
         if self.nodes[n]

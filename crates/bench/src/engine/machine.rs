@@ -16,6 +16,7 @@ use tollgate_sim::emulated::{
 use crate::clock::Clock;
 
 use super::EngineError;
+use super::seen::Made;
 
 /// What a connection hears of its request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -28,8 +29,15 @@ pub(super) enum Letter {
     Refused(Refused),
 }
 
+/// Who hears of a request, and where its tokens are counted.
+#[derive(Debug)]
+pub(super) struct Reader {
+    pub(super) letters: UnboundedSender<Letter>,
+    pub(super) made: Made,
+}
+
 enum Order {
-    Ask(Request, UnboundedSender<Letter>),
+    Ask(Request, Reader),
     Leave(RequestId),
     Cost(u64),
 }
@@ -62,8 +70,8 @@ impl Machine {
     }
 
     /// Asks; what becomes of it comes as letters.
-    pub(super) fn ask(&self, request: Request, letters: UnboundedSender<Letter>) {
-        self.send(Order::Ask(request, letters));
+    pub(super) fn ask(&self, request: Request, reader: Reader) {
+        self.send(Order::Ask(request, reader));
     }
 
     /// Says that the client of this request has gone.
@@ -91,7 +99,7 @@ struct Worker {
     engine: Emulated,
     clock: Clock,
     received: Receiver<Order>,
-    readers: BTreeMap<RequestId, UnboundedSender<Letter>>,
+    readers: BTreeMap<RequestId, Reader>,
     shown: Arc<Mutex<(Gauges, Counters)>>,
 }
 
@@ -108,8 +116,8 @@ impl Worker {
                     .map_err(|_| RecvTimeoutError::Disconnected),
             };
             let event = match order {
-                Ok(Order::Ask(request, letters)) => {
-                    self.readers.insert(request.id, letters);
+                Ok(Order::Ask(request, reader)) => {
+                    self.readers.insert(request.id, reader);
                     Event::Arrived(request)
                 }
                 Ok(Order::Leave(id)) => Event::Cancelled(id),
@@ -132,18 +140,19 @@ impl Worker {
             Effect::Stepped { served } => {
                 for one in served.iter().filter(|one| one.output.get() > 0) {
                     if let Some(reader) = self.readers.get(&one.id) {
-                        let _ = reader.send(Letter::Token);
+                        reader.made.add(one.output.get());
+                        let _ = reader.letters.send(Letter::Token);
                     }
                 }
             }
             Effect::Ended { id, used } => {
                 if let Some(reader) = self.readers.remove(&id) {
-                    let _ = reader.send(Letter::Ended(used));
+                    let _ = reader.letters.send(Letter::Ended(used));
                 }
             }
             Effect::Refused { id, why } => {
                 if let Some(reader) = self.readers.remove(&id) {
-                    let _ = reader.send(Letter::Refused(why));
+                    let _ = reader.letters.send(Letter::Refused(why));
                 }
             }
             Effect::Cancelled { id, .. } => {

@@ -13,9 +13,9 @@ use super::answer::{JSON, StreamText, write_answer, write_error};
 use super::ask::{Ask, Kind, Wrong};
 use super::connection::{Connection, Next, is_watching};
 use super::http::{HttpRequest, write_whole};
-use super::machine::Letter;
+use super::machine::{Letter, Reader};
 use super::metrics;
-use super::seen::End;
+use super::seen::{End, Made};
 
 /// Answers one request.
 pub(super) async fn answer(
@@ -28,9 +28,12 @@ pub(super) async fn answer(
     }
     let number = shared.requests.fetch_add(1, Ordering::Relaxed) + 1;
     let now = shared.clock.now();
-    if !is_watching(&request) {
-        shared.seen.came(number, connection.number, now, &request);
-    }
+    let made = if is_watching(&request) {
+        Made::default()
+    } else {
+        let seen = &shared.seen;
+        seen.came(number, connection.number, now, &request)
+    };
     let (end, next) = match shared.settings.script.steps(&request.path) {
         Some(steps) => connection.play(&steps).await,
         None => {
@@ -40,7 +43,10 @@ pub(super) async fn answer(
                 _ => None,
             };
             match kind {
-                Some(kind) => ask(connection, shared, (kind, number), &request.body).await,
+                Some(kind) => {
+                    let ask = ask(connection, shared, (kind, number, made), &request.body);
+                    ask.await
+                }
                 None => (End::Sent, plain(connection, shared, &request).await),
             }
         }
@@ -154,7 +160,7 @@ fn model(shared: &Shared, path: &str, out: &mut Vec<u8>) {
 async fn ask(
     connection: &mut Connection,
     shared: &Shared,
-    (kind, number): (Kind, u64),
+    (kind, number, made): (Kind, u64, Made),
     body: &[u8],
 ) -> (End, Next) {
     let ask = match Ask::read(kind, body, shared) {
@@ -168,6 +174,7 @@ async fn ask(
     match &shared.machine {
         None => {
             let mut out = Vec::with_capacity(8_192);
+            made.add(ask.output);
             at_once(&ask, number, shared.started_unix, &mut out);
             sent(connection.write(&out).await)
         }
@@ -180,7 +187,7 @@ async fn ask(
                 output: Tokens::new(ask.output),
                 prefix: ask.names.clone(),
             };
-            machine.ask(request, letters);
+            machine.ask(request, Reader { letters, made });
             let paced = Paced {
                 ask: &ask,
                 number,

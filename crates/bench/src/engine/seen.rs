@@ -2,9 +2,10 @@
 //! ended.
 
 use std::collections::VecDeque;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use serde::Serialize;
+use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 use tollgate_policy::units::Time;
 
@@ -12,6 +13,22 @@ use super::http::HttpRequest;
 
 /// Bytes of a body that are kept.
 const BODY_KEPT: usize = 16 * 1024;
+
+/// Output tokens that were made for a request so far.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Made(Arc<AtomicU64>);
+
+impl Made {
+    pub(super) fn add(&self, tokens: u64) {
+        self.0.fetch_add(tokens, Ordering::Relaxed);
+    }
+}
+
+impl Serialize for Made {
+    fn serialize<S: Serializer>(&self, to: S) -> Result<S::Ok, S::Error> {
+        to.serialize_u64(self.0.load(Ordering::Relaxed))
+    }
+}
 
 /// The last requests.
 #[derive(Debug)]
@@ -36,6 +53,8 @@ struct SeenRequest {
     /// When it was whole, in microseconds since the start.
     at_us: u64,
     ended_us: Option<u64>,
+    /// Tokens made for it, whether or not anybody took them.
+    output_tokens: Made,
     end: End,
 }
 
@@ -61,10 +80,17 @@ impl SeenLog {
         }
     }
 
-    /// Keeps a request.
-    pub(super) fn came(&self, number: u64, connection: u64, at: Time, request: &HttpRequest) {
+    /// Keeps a request; where the tokens made for it are counted.
+    pub(super) fn came(
+        &self,
+        number: u64,
+        connection: u64,
+        at: Time,
+        request: &HttpRequest,
+    ) -> Made {
+        let made = Made::default();
         if self.most == 0 {
-            return;
+            return made;
         }
         let kept = request.body.get(..BODY_KEPT).unwrap_or(&request.body);
         let seen = SeenRequest {
@@ -77,6 +103,7 @@ impl SeenLog {
             body_bytes: request.body.len(),
             at_us: at.as_micros(),
             ended_us: None,
+            output_tokens: made.clone(),
             end: End::Open,
         };
         let mut requests = self.requests();
@@ -84,6 +111,7 @@ impl SeenLog {
             requests.pop_front();
         }
         requests.push_back(seen);
+        made
     }
 
     /// Notes how it ended, if it is still kept.

@@ -334,6 +334,7 @@ fn gateway(names: &[String], config: &emulated::Config) -> Gateway {
         weight: NonZeroU32::MIN,
         models: Allowed::All,
         limits: Limits::default(),
+        by_model: Default::default(),
         floor: 0,
     };
     let tenants = names.iter().map(|name| tenant(name)).collect();

@@ -81,7 +81,8 @@ impl Exchange {
 }
 
 impl Answer {
-    fn parse(bytes: &[u8]) -> Self {
+    /// What these bytes are, all of it or what has come.
+    pub(crate) fn parse(bytes: &[u8]) -> Self {
         let text = String::from_utf8_lossy(bytes);
         let (head, body) = text.split_once("\r\n\r\n").unwrap();
         let head = head.to_ascii_lowercase();

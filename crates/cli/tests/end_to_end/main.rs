@@ -25,6 +25,7 @@ mod ledger;
 mod lifetime;
 mod logs;
 mod memory;
+mod refused;
 mod report;
 mod sim;
 mod starting;

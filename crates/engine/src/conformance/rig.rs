@@ -16,6 +16,7 @@ use tollgate_policy::engine::{self, CacheConfig, Config, Reservation};
 use tollgate_policy::ids::{RequestId, SeqId, TenantId};
 use tollgate_policy::kv::KvOp;
 use tollgate_policy::outcome::{EngineEnding, FinishReason};
+use tollgate_policy::pace::Haste;
 use tollgate_policy::units::{KvBlocks, Service, Tokens};
 use tollgate_policy::usage::Usage;
 
@@ -277,7 +278,7 @@ impl Rig {
             id: RequestId::new(id),
             tenant: TenantId::new(0),
             served: Service::ZERO,
-            paced: false,
+            haste: Haste::AtOnce,
             prompts: vec![self.model.tokenize(prompt).unwrap()],
             choices: 1,
             max_output: Tokens::new(max_output),

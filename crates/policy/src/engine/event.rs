@@ -3,6 +3,7 @@
 use crate::ids::{RequestId, SeqId, TenantId};
 use crate::kv::KvOp;
 use crate::outcome::EngineEnding;
+use crate::pace::Haste;
 use crate::prefix::Token;
 use crate::units::{KvBlocks, Service, Tokens};
 use crate::usage::Usage;
@@ -45,8 +46,8 @@ pub struct Start {
     pub elder: Option<RequestId>,
     /// What its tenant was served so far, by weight.
     pub served: Service,
-    /// Whether its prompt may be computed no faster than prompts come.
-    pub paced: bool,
+    /// How soon its prompt may be computed.
+    pub haste: Haste,
 }
 
 /// A token that was sampled.

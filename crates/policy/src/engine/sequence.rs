@@ -5,6 +5,7 @@ use super::event::{Start, Work};
 use crate::batch::View;
 use crate::ids::{RequestId, SeqId, TenantId};
 use crate::kv::{BlockPool, BlockTable};
+use crate::pace::Haste;
 use crate::prefix::Token;
 use crate::units::{Service, Tokens};
 use crate::usage::Usage;
@@ -21,8 +22,8 @@ pub(super) struct Sequence {
     pub(super) tokens: Vec<Token>,
     pub(super) prompt: Tokens,
     pub(super) max_output: Tokens,
-    /// Whether its prompt is computed no faster than prompts come.
-    pub(super) paced: bool,
+    /// How soon its prompt may be computed.
+    pub(super) haste: Haste,
     /// invariant: less than `known()`.
     pub(super) computed: Tokens,
     /// The most that was ever there. invariant: at least `computed`.
@@ -52,7 +53,7 @@ impl Sequence {
             max_output,
             elder,
             served: _,
-            paced,
+            haste,
         } = start;
         Self {
             id,
@@ -60,7 +61,7 @@ impl Sequence {
             prompt: Tokens::of_len(&prompt),
             tokens: prompt,
             max_output,
-            paced,
+            haste,
             computed: Tokens::ZERO,
             reached: Tokens::ZERO,
             cached: Tokens::ZERO,
@@ -102,7 +103,13 @@ impl Sequence {
         }
     }
 
-    pub(super) fn view(&self, config: &Config, pool: &BlockPool, served: Service) -> View {
+    /// `others` is whether somebody else has work in the engine.
+    pub(super) fn view(
+        &self,
+        config: &Config,
+        pool: &BlockPool,
+        (served, others): (Service, bool),
+    ) -> View {
         View {
             known: self.known(),
             computed: self.computed,
@@ -110,7 +117,7 @@ impl Sequence {
             sole: self.table.sole(pool),
             reserved: self.reserved(config),
             served,
-            paced: self.paced,
+            paced: self.haste.is_paced(others),
         }
     }
 

@@ -7,6 +7,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::batch::{Order, Scheduler};
+use crate::pace::Haste;
 use crate::usage::Usage;
 
 mod exhaustion;
@@ -49,8 +50,49 @@ fn start_with(engine: &mut Engine, id: u64, tenant: u32, prompt: Vec<Token>, max
         max_output: Tokens::new(max_output),
         elder: None,
         served: Service::ZERO,
-        paced: false,
+        haste: Haste::AtOnce,
     }));
+}
+
+#[test]
+fn prompts_of_a_tenant_go_at_once_while_it_is_alone_and_after_those_of_others() {
+    let mut engine = engine(Config {
+        step_tokens: Tokens::new(100),
+        chunk: Tokens::new(100),
+        ..CONFIG
+    });
+    let come = |engine: &mut Engine, id, tenant, haste| {
+        engine.handle(EngineEvent::Start(Start {
+            id: RequestId::new(id),
+            tenant: TenantId::new(tenant),
+            prompt: tokens(id, 80),
+            max_output: Tokens::new(50),
+            elder: None,
+            served: Service::ZERO,
+            haste,
+        }));
+    };
+    let counts = |engine: &mut Engine| -> Vec<_> {
+        let step = engine.plan().unwrap();
+        answer(engine, &step, |_| false);
+        step.work
+            .iter()
+            .map(|work| (work.id.get(), work.count.get()))
+            .collect()
+    };
+    come(&mut engine, 1, 0, Haste::WhileAlone);
+    come(&mut engine, 2, 0, Haste::WhileAlone);
+    assert_eq!(counts(&mut engine), [(1, 80), (2, 20)]);
+    come(&mut engine, 3, 1, Haste::AtOnce);
+    let step = counts(&mut engine);
+    assert!(
+        step.contains(&(3, 80)),
+        "the newcomer's is not cut: {step:?}"
+    );
+    assert!(
+        step.contains(&(2, 16)),
+        "the others go on, a block at a time: {step:?}"
+    );
 }
 
 /// Answers a step; texts end of which `ends` says so.
@@ -431,7 +473,11 @@ fn apply(engine: &mut Engine, config: Config, operation: &Operation, next: &mut 
                 max_output: Tokens::new(*max_output),
                 elder: younger.then(|| RequestId::new(next.saturating_sub(1))),
                 served: Service::new(*text * 100),
-                paced: *text % 2 == 0,
+                haste: match *text % 3 {
+                    0 => Haste::AtOnce,
+                    1 => Haste::WhileAlone,
+                    _ => Haste::AsTheyCome,
+                },
             }));
             *next += 1;
         }

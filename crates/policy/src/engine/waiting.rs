@@ -13,19 +13,20 @@ const HOLDS_MAX: u32 = 128;
 
 impl Engine {
     /// What waits, as the planner sees it; nothing where none could start for want of an id.
-    pub(super) fn candidates(&self) -> Vec<Candidate> {
+    /// `others` is whether more than one tenant has work here.
+    pub(super) fn candidates(&self, others: bool) -> Vec<Candidate> {
         let seated = self.waiting.iter().any(|sequence| sequence.seat.is_some());
         if self.seats.is_empty() && !seated {
             return Vec::new();
         }
         let mut candidates = Vec::with_capacity(self.waiting.len());
         for (index, sequence) in self.waiting.iter().enumerate() {
-            candidates.push(self.candidate(index, sequence));
+            candidates.push(self.candidate(index, sequence, others));
         }
         candidates
     }
 
-    fn candidate(&self, index: usize, sequence: &Sequence) -> Candidate {
+    fn candidate(&self, index: usize, sequence: &Sequence, others: bool) -> Candidate {
         let blank = Candidate {
             known: sequence.known(),
             matched: Tokens::ZERO,
@@ -35,7 +36,7 @@ impl Engine {
             seated: sequence.seat.is_some(),
             passed: sequence.passed,
             hold: Hold::No,
-            paced: sequence.paced,
+            paced: sequence.haste.is_paced(others),
         };
         if let Some(elder) = self.prefilled_elder(sequence) {
             let matched = self.running[elder].prompt - Tokens::new(1);

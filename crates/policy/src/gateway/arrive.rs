@@ -5,11 +5,12 @@ use super::event::{Books, Effect, Refusal};
 use super::{Drain, Gateway, Pool, Stay};
 use crate::admission::{self, Grant, Machine};
 use crate::budget::Hold;
+use crate::contract::Held;
 use crate::failover::Tries;
 use crate::fair::{Policy, Waiting};
-use crate::ids::{RequestId, TenantId, position};
+use crate::ids::{ModelId, RequestId, TenantId, position};
 use crate::outcome::{Outcome, Rejection};
-use crate::quota::{Cost, Refused, Reservation};
+use crate::quota::{Cost, Refused};
 use crate::request::{Arrival, Request, Stage};
 use crate::retry::RetryBudget;
 use crate::route::Affinity;
@@ -17,6 +18,7 @@ use crate::slo::Judged;
 use crate::tenant::Class;
 use crate::units::{KvByteMicros, Micros, NanoUsd, Time, Tokens};
 use crate::usage::Usage;
+use crate::window::Blocked;
 
 /// What a client is told to wait where nothing has been measured yet.
 const WAIT_GUESS: Micros = Micros::from_secs(1);
@@ -27,7 +29,7 @@ const WAIT_MAX: Micros = Micros::from_secs(60);
 /// A request that is let in: what it may have, what it holds, and what it was promised.
 struct Admitted {
     grant: Grant,
-    held: (Reservation, Hold),
+    held: (Held, Hold),
     judged: Option<Judged>,
 }
 
@@ -57,7 +59,7 @@ impl Gateway {
             }
             Err(Refused { rejection, wait }) => {
                 let outcome = Outcome::Rejected(rejection);
-                self.refuse((id, tenant), outcome, wait, now);
+                self.refuse((id, tenant, model), outcome, wait, now);
                 let (tenant, model) = (Some(tenant), Some(model));
                 let stranger = Stranger {
                     tenant,
@@ -72,7 +74,7 @@ impl Gateway {
     /// Tells a client that it is not served, and when to come back where that may help.
     pub(super) fn refuse(
         &mut self,
-        (id, tenant): (RequestId, TenantId),
+        (id, tenant, model): (RequestId, TenantId, ModelId),
         outcome: Outcome,
         wait: Option<Micros>,
         now: Time,
@@ -81,7 +83,7 @@ impl Gateway {
             let known = wait.filter(|wait| *wait > Micros::ZERO);
             self.jittered(known.unwrap_or(WAIT_GUESS).min(WAIT_MAX))
         });
-        let quota = self.quota(tenant, now);
+        let quota = self.quota(tenant, Some(model), now);
         self.effects.push_back(Effect::Refuse(Refusal {
             id,
             outcome,
@@ -96,9 +98,9 @@ impl Gateway {
         affinity: &Affinity,
         now: Time,
     ) -> Result<Admitted, Refused> {
-        let expected = self.levels(arrival.tenant, now).expected_output();
+        let expected = self.contract(arrival.tenant, now).expected_output();
         let tenant = self.tenants.tenant(arrival.tenant);
-        let (class, limits) = (tenant.class, tenant.limits.clone());
+        let (class, limits) = (tenant.class, tenant.limits_for(arrival.model));
         let pool = &self.pools[position(arrival.model.get())];
         let (prompt, asked) = (arrival.prompt, arrival.output_max);
         let grant = admission::fit(prompt, asked, expected, pool.model.context, &limits).map_err(
@@ -109,8 +111,8 @@ impl Gateway {
         )?;
         let cost = pool.cost(prompt, grant, now);
         let hold = self.hold(&arrival, cost, now)?;
-        let reserved = self.levels(arrival.tenant, now).reserve(&limits, cost, now);
-        let reservation = reserved.inspect_err(|_| self.let_go(&arrival, hold, now))?;
+        let reserved = self.reserve(&arrival, cost, now);
+        let held = reserved.inspect_err(|_| self.let_go(&arrival, hold, now))?;
         let verdict = self.within_retries(&arrival, class, now).and_then(|()| {
             let machine = self.machine(&arrival, grant, now);
             let rejected = machine.admit(self.max_wait(&arrival));
@@ -123,15 +125,24 @@ impl Gateway {
         match verdict {
             Ok(judged) => Ok(Admitted {
                 grant,
-                held: (reservation, hold),
+                held: (held, hold),
                 judged,
             }),
             Err(refused) => {
                 self.let_go(&arrival, hold, now);
-                self.levels(arrival.tenant, now).cancel(reservation);
+                self.contract(arrival.tenant, now)
+                    .cancel(arrival.model, held);
                 Err(refused)
             }
         }
+    }
+
+    /// Reserves what the request takes of its tenant's levels.
+    fn reserve(&mut self, arrival: &Arrival, cost: Cost, now: Time) -> Result<Held, Refused> {
+        self.contract(arrival.tenant, now);
+        let tenant = self.tenants.tenant(arrival.tenant);
+        let contract = &mut self.contracts[position(arrival.tenant.get())];
+        contract.reserve(tenant, arrival.model, cost, now)
     }
 
     /// Holds what the request is expected to cost of the budgets it is paid from.
@@ -183,6 +194,8 @@ impl Gateway {
         } else {
             let ahead = pool.queue.ahead_of(arrival.tenant, waiting.weight);
             let ahead = pool.rate.time_for(ahead);
+            // Where nothing but prefill is in the way, it waits for prompts and not for answers.
+            let ahead = ahead.filter(|_| !self.waits_for_prefill(pool, &waiting));
             Machine::Busy {
                 ahead: ahead.max(self.loads_in(arrival.model, now)),
             }
@@ -197,13 +210,17 @@ impl Gateway {
         first && pool.patient().is_none() && self.room(pool, waiting, holding).is_ok()
     }
 
-    fn enqueue(
-        &mut self,
-        arrival: Arrival,
-        grant: Grant,
-        (reservation, hold): (Reservation, Hold),
-        now: Time,
-    ) {
+    /// Whether there are places for a newcomer and all that wait, once their prompts can go.
+    fn waits_for_prefill(&self, pool: &Pool, waiting: &Waiting) -> bool {
+        let holding = pool.queue.holding(waiting.tenant);
+        let free = pool.standing[waiting.class.place()]
+            .slots
+            .saturating_sub(pool.running);
+        let places = usize::try_from(free).unwrap_or(usize::MAX);
+        pool.queue.len() < places && self.room(pool, waiting, holding) == Err(Blocked::Prefill)
+    }
+
+    fn enqueue(&mut self, arrival: Arrival, grant: Grant, (held, hold): (Held, Hold), now: Time) {
         let deadline = now + self.max_wait(&arrival);
         let waiting = self.waiting(&arrival, grant, deadline);
         let pushed = self.pool(arrival.model).queue.push(waiting);
@@ -220,7 +237,7 @@ impl Gateway {
             class: waiting.class,
             prompt: arrival.prompt,
             kv: waiting.kv,
-            reservation,
+            held,
             tries: Tries::default(),
             hold,
             stage: Stage::Queued,

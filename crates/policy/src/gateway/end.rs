@@ -121,7 +121,8 @@ impl Gateway {
         // Told after it was settled, its client sees the quota that was given back.
         if let (Some(request), true) = (&request, untold) {
             let wait = self.pool(request.model).time_for_queue();
-            self.refuse((id, request.tenant), outcome, wait, now);
+            let whose = (id, request.tenant, request.model);
+            self.refuse(whose, outcome, wait, now);
         }
         self.effects.push_back(Effect::Record(record));
         self.score(&record, now);
@@ -148,10 +149,10 @@ impl Gateway {
             ended: now,
             ..
         } = *record;
-        let levels = &mut self.levels[position(request.tenant.get())];
+        let contract = &mut self.contracts[position(request.tenant.get())];
         match outcome {
             // Capacity refused it after all, so the contract is not spent.
-            Outcome::Evicted(_) => levels.cancel(request.reservation),
+            Outcome::Evicted(_) => contract.cancel(request.model, request.held),
             Outcome::Completed(_)
             | Outcome::ClientGone(_)
             | Outcome::Rejected(_)
@@ -159,10 +160,13 @@ impl Gateway {
             | Outcome::ReplicaRefused(_)
             | Outcome::Fenced(_)
             | Outcome::Repeated
-            | Outcome::Bug => levels.settle(request.reservation, usage.rated(self.weights)),
+            | Outcome::Bug => {
+                let rated = usage.rated(self.weights);
+                contract.settle(request.model, request.held, rated);
+            }
         }
         if matches!(outcome, Outcome::Completed(_)) {
-            levels.learn(usage.output);
+            contract.learn(usage.output);
         }
         match request.stage {
             Stage::Queued => {

@@ -7,6 +7,7 @@ use crate::budget::Tariff;
 use crate::health::Sign;
 use crate::ids::{KeyId, ModelId, ReplicaId, RequestId, TenantId};
 use crate::outcome::{EngineEnding, Failure, Outcome};
+use crate::pace::Haste;
 use crate::quota::Past;
 use crate::request::{Arrival, ClientEnding};
 use crate::route::{Affinity, Because};
@@ -143,6 +144,8 @@ pub enum Event {
     Remembered {
         /// Who.
         tenant: TenantId,
+        /// Of which model; `None` for all together.
+        model: Option<ModelId>,
         /// What.
         past: Past,
     },
@@ -288,8 +291,8 @@ pub struct Dispatch {
     pub replica: ReplicaId,
     /// Why there.
     pub because: Because,
-    /// Whether its tenant has its share of the pool already, while others are active.
-    pub over_share: bool,
+    /// How soon the engine may compute its prompt.
+    pub haste: Haste,
     /// The most output it may have.
     pub output_max: Tokens,
     /// How long it waited.

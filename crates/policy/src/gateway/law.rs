@@ -97,6 +97,7 @@ impl World {
             weight: NonZeroU32::new(*weight).unwrap(),
             models: Allowed::All,
             limits: Limits::default(),
+            by_model: Default::default(),
             floor: 0,
         };
         let tenants: Vec<_> = weights.iter().enumerate().map(tenant).collect();

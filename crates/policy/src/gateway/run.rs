@@ -11,6 +11,7 @@ use crate::fair::{Holding, Pick, Policy, Verdict, Waiting};
 use crate::health::{Company, Sign};
 use crate::ids::{ModelId, ReplicaId, RequestId, position};
 use crate::outcome::{EngineEnding, Eviction, Failure, Fence, Outcome, Phase};
+use crate::pace::Haste;
 use crate::request::{ClientEnding, Running, Stage};
 use crate::route::{self, Affinity, Candidate, Choice, Load, Seek, Sight};
 use crate::tenant::Class;
@@ -398,7 +399,7 @@ impl Gateway {
         let Some(request) = self.requests.get(&id).copied() else {
             return;
         };
-        let over_share = self.is_over_share(&request);
+        let haste = self.haste(&request);
         let waited_for_room = self.waited_for_room(&request, now);
         let pool = self.pool(request.model);
         let fence = now + pool.model.max_stream;
@@ -408,7 +409,7 @@ impl Gateway {
             pool.failovers.earn();
         }
         let window = &mut self.replica(choice.replica).window;
-        let prefill = window.counted(request.prompt - choice.cached, over_share);
+        let prefill = window.counted(request.prompt - choice.cached, haste);
         window.hold(request.class, request.kv, prefill);
         match waited_for_room {
             true => window.fell_short(now),
@@ -426,14 +427,14 @@ impl Gateway {
             .insert(id, crate::request::Request { stage, ..request });
         let per_token = self.pool(request.model).model.kv_per_token;
         self.tracks.dispatched(id, per_token, now);
-        let quota = self.quota(request.tenant, now);
+        let quota = self.quota(request.tenant, Some(request.model), now);
         self.effects.push_back(Effect::Dispatch(Dispatch {
             id,
             tenant: request.tenant,
             key: request.key,
             replica: choice.replica,
             because: choice.because,
-            over_share,
+            haste,
             output_max: request.output_max,
             queued: now.since(request.received),
             fence,
@@ -441,14 +442,23 @@ impl Gateway {
         }));
     }
 
-    /// Whether the tenant of a request that goes to a replica now has more than its share of the
-    /// pool's sequences with it, while others are active. Under first in, first out nobody asks.
-    fn is_over_share(&self, request: &crate::request::Request) -> bool {
+    /// How soon the engine may compute the prompt of a request that goes to it now: by whether its
+    /// tenant has more than its share of the pool's sequences with it, and whether others are
+    /// active. Under first in, first out nobody asks.
+    fn haste(&self, request: &crate::request::Request) -> Haste {
         let pool = &self.pools[position(request.model.get())];
         let slots = pool.standing[request.class.place()].slots;
         let weight = self.tenants.tenant(request.tenant).weight;
         let share = pool.queue.share(request.tenant, weight, slots);
-        pool.queue.policy() != Policy::Fifo && pool.queue.holding(request.tenant).running > share
+        if pool.queue.policy() == Policy::Fifo {
+            Haste::AtOnce
+        } else if pool.queue.holding(request.tenant).running > share {
+            Haste::AsTheyCome
+        } else if share >= slots {
+            Haste::WhileAlone
+        } else {
+            Haste::AtOnce
+        }
     }
 
     /// Whether a request that goes to a replica now found no room though its tenant has no more

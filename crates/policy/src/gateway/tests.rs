@@ -58,6 +58,7 @@ impl Rig {
             weight: NonZeroU32::MIN,
             models: Allowed::All,
             limits,
+            by_model: Default::default(),
             floor: 0,
         };
         let model = Model {

@@ -11,7 +11,7 @@ use tollgate_policy::units::{Micros, NanoUsd};
 use super::decode::{Cursor, Fields};
 use super::models::Models;
 use crate::budget::{Budget, LIMIT_MAX, Period, Zone, dollars};
-use crate::store::{Location, PriceRow};
+use crate::store::{Location, PriceRow, ServerAddress};
 
 /// The name of the SQLite file in the data folder.
 const FILE: &str = "tollgate.db";
@@ -81,7 +81,14 @@ fn server(value: &Cursor<'_>) -> Option<ServerUrl> {
         .iter()
         .any(|scheme| text.starts_with(scheme));
     let libpq = text.contains("host=");
-    if (known || libpq) && text.parse::<postgres::Config>().is_ok() {
+    let address = match ServerAddress::read(text) {
+        Ok(address) => address,
+        Err(why) => {
+            value.report(format!("has an {why}"));
+            return None;
+        }
+    };
+    if (known || libpq) && address.url.parse::<postgres::Config>().is_ok() {
         return Some(ServerUrl(text.to_owned()));
     }
     value.refuse(WANT)

@@ -151,6 +151,7 @@ fn template() -> Tenant {
         weight: NonZeroU32::MIN,
         models: Allowed::All,
         limits: Limits::default(),
+        by_model: BTreeMap::new(),
         floor: 0,
     }
 }
@@ -213,6 +214,7 @@ impl<'r> Reader<'r> {
                 .list(|key| self.key(&key, name.as_deref(), id_at(place)))
         });
         let models = fields.optional("models", |value| self.allowed(&value));
+        let by_model = fields.optional("model_limits", |value| self.by_model(&value));
         let class = class(fields).unwrap_or_default();
         let budget = fields.optional("budget", |value| store::budget(&value));
         self.budgets
@@ -224,6 +226,7 @@ impl<'r> Reader<'r> {
             limits: fields
                 .optional("limits", |value| limits(&value))
                 .unwrap_or_default(),
+            by_model: by_model.unwrap_or_default(),
             floor: floor(fields, class),
             name: name?,
         })
@@ -270,20 +273,38 @@ impl<'r> Reader<'r> {
         Some(())
     }
 
+    /// Reads limits of single models.
+    fn by_model(&self, section: &Cursor<'_>) -> Option<BTreeMap<ModelId, Limits>> {
+        let mut by_model = BTreeMap::new();
+        section.list(|item| {
+            item.mapping(|fields| {
+                let model = fields.required("model", "name the model", |value| self.model(&value));
+                let own =
+                    fields.required("limits", "say what holds for it", |value| limits(&value));
+                if by_model.insert(model?, own?).is_some() {
+                    fields.report("model", "has its limits before; give each model once");
+                }
+                Some(())
+            })
+            .flatten()
+        })?;
+        Some(by_model)
+    }
+
+    fn model(&self, value: &Cursor<'_>) -> Option<ModelId> {
+        let name = value.text("the name of a model")?;
+        let found = self.models.find(name);
+        if found.is_none() {
+            value.report(format!("is {}, which names no model here", value.shown()));
+        }
+        found
+    }
+
     fn allowed(&self, value: &Cursor<'_>) -> Option<Allowed> {
         if value.is_empty_list() {
             return value.refuse("a list of models, or leave it out to allow all");
         }
-        let mut ids = value.list(|model| {
-            let name = model.text("the name of a model")?;
-            match self.models.find(name) {
-                Some(id) => Some(id),
-                None => {
-                    model.report(format!("is {}, which names no model here", model.shown()));
-                    None
-                }
-            }
-        })?;
+        let mut ids = value.list(|model| self.model(&model))?;
         ids.sort_unstable();
         ids.dedup();
         Some(Allowed::Only(ids))

@@ -32,6 +32,9 @@ const RECENT: Micros = Micros::from_secs(3600);
 /// Recent ends that are kept at most: the busiest minute of the busiest gateway.
 const RECENT_MAX: usize = 100_000;
 
+/// Bytes of older segments that are read for them: more than so many ends take.
+const OLDER_BYTES_MAX: u64 = 64 << 20;
+
 /// A journal that goes on.
 #[derive(Debug)]
 pub(super) struct Recovered {
@@ -112,20 +115,74 @@ fn read_end(shelf: &Shelf, headers: &[Header], now: UnixMicros) -> Result<End, J
     };
     let mut reader = Reader::of(shelf.clone());
     reader.seek(header.start())?;
+    end.recent = older_ends(shelf, &headers[..=from], now);
     while let Some(entry) = reader.next()? {
         end.in_flight.note(&entry.record);
         if let Record::Ended(ended) = entry.record
-            && ended.ended().after(RECENT) >= now
+            && is_recent(&ended, now)
         {
-            if end.recent.len() == RECENT_MAX {
-                end.recent.pop_front();
-            }
             end.recent.push_back(ended);
         }
     }
+    let more = end.recent.len().saturating_sub(RECENT_MAX);
+    end.recent.drain(..more);
     let next = reader.tail().and_then(|(_, _, expected)| expected);
     end.sequence = next.unwrap_or(header.first);
     Ok(end)
+}
+
+fn is_recent(ended: &Ended, now: UnixMicros) -> bool {
+    ended.ended().after(RECENT) >= now
+}
+
+/// What ended lately by the segments before the last of these: a gateway that is started again and
+/// again begins a segment each time. They bear on limits alone, so what can't be read is left out.
+fn older_ends(shelf: &Shelf, headers: &[Header], now: UnixMicros) -> VecDeque<Ended> {
+    let mut recent = VecDeque::new();
+    let mut bytes = 0;
+    let pairs = headers.iter().rev().zip(headers.iter().rev().skip(1));
+    for (next, header) in pairs {
+        let enough = bytes >= OLDER_BYTES_MAX || recent.len() >= RECENT_MAX;
+        if enough || next.created.after(RECENT) < now {
+            break;
+        }
+        let Ok((ends, size)) = ends_of(shelf, header, now) else {
+            tracing::warn!(
+                target: "tollgate::ledger",
+                path = %shelf.path(header.number).display(),
+                "an old segment can't be read; limits forget what was used in it"
+            );
+            break;
+        };
+        bytes += size;
+        for ended in ends.into_iter().rev() {
+            recent.push_front(ended);
+        }
+    }
+    recent
+}
+
+/// What ended lately by one segment, and its bytes.
+fn ends_of(
+    shelf: &Shelf,
+    header: &Header,
+    now: UnixMicros,
+) -> Result<(Vec<Ended>, u64), JournalError> {
+    let mut reader = Reader::of(shelf.clone());
+    reader.seek(header.start())?;
+    let (mut ends, mut bytes) = (Vec::new(), 0);
+    while let Some(entry) = reader.next()? {
+        if entry.at.segment != header.number {
+            break;
+        }
+        bytes = entry.at.offset;
+        if let Record::Ended(ended) = entry.record
+            && is_recent(&ended, now)
+        {
+            ends.push(ended);
+        }
+    }
+    Ok((ends, bytes))
 }
 
 fn beginning(boot: u32) -> Continue {

@@ -7,11 +7,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use tollgate_policy::price::Price;
-use tollgate_policy::units::{KvByteMicros, Tokens};
+use tollgate_policy::units::{KvByteMicros, NanoUsd, Tokens};
 use tollgate_policy::usage::Usage;
 
 use super::database::{Database, Failure, Value};
-use super::prices::PriceTable;
+use super::prices::{PriceRow, PriceTable};
 use super::usage::{Amounts, Grain};
 use super::{Store, StoreError, insert_many};
 
@@ -301,11 +301,16 @@ const USAGE_ADDED: &str = " ON CONFLICT (grain, start_us, tenant, model) DO UPDA
 
 impl Charge {
     /// By the price that held when it ended.
-    pub(super) fn cost(&self, prices: &PriceTable) -> tollgate_policy::units::NanoUsd {
+    pub(super) fn cost(&self, prices: &PriceTable) -> NanoUsd {
         let price = prices.at(&self.model, self.ended_us);
         // Of KV what is written down: a sum over rows then equals the sum over requests.
         let kv = KvByteMicros::from_micro_gib_secs(self.kv.micro_gib_secs());
         price.unwrap_or(Price::FREE).cost(self.usage, kv)
+    }
+
+    /// What it cost, by these prices.
+    pub(crate) fn cost_at(&self, prices: &[PriceRow]) -> NanoUsd {
+        self.cost(&PriceTable::of(prices.iter().cloned()))
     }
 
     /// A request of no use, to start a test or an example from.

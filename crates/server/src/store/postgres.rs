@@ -6,13 +6,19 @@ use std::fmt;
 use std::time::Duration;
 
 use bytes::BytesMut;
+use postgres::config::SslMode;
 use postgres::types::{FromSql, IsNull, ToSql, Type};
 use postgres::{Client, Config, NoTls, Statement};
 
 use super::database::{Database, Failure, Row, Value, Words};
+use super::tls::{Encryption, ServerAddress, Tls};
+use crate::upstream::io::trust;
 
 /// How long a connection may take to be made.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
+
+/// How long a server may leave unacknowledged what it was sent, before it counts as gone.
+const SILENCE_MAX: Duration = Duration::from_secs(15);
 
 /// How long a statement may run before the server gives it up, in milliseconds: a year of usage is
 /// read in far less, and a lock that is never let go must not hold the store for ever.
@@ -23,7 +29,8 @@ const SHAPE_LOCK: i64 = 0x746f_6c6c_6761_7465;
 
 /// A connection to a server.
 pub(super) struct Postgres {
-    client: Client,
+    /// Until it is dropped.
+    client: Option<Client>,
     statements: HashMap<String, Statement>,
 }
 
@@ -36,28 +43,55 @@ impl fmt::Debug for Postgres {
 impl Postgres {
     /// Connects to the server that `url` names.
     pub(super) fn open(url: &str) -> Result<Self, Failure> {
-        let mut config: Config = url.parse().map_err(|error| Failure::from(&error))?;
+        let address = ServerAddress::read(url).map_err(Failure::told)?;
+        let mut config: Config = address.url.parse().map_err(|error| Failure::from(&error))?;
         config.application_name("tollgate");
         config.connect_timeout(CONNECT_MAX);
         config.keepalives_idle(Duration::from_secs(30));
-        let mut client = config.connect(NoTls)?;
+        config.tcp_user_timeout(SILENCE_MAX);
+        let mut client = match address.encryption {
+            Encryption::No => config.connect(NoTls)?,
+            Encryption::Yes(root) => {
+                let trusted = trust(root.as_deref());
+                let trusted = trusted.map_err(|error| Failure::told(error.to_string()))?;
+                config.ssl_mode(SslMode::Require);
+                config.connect(Tls::new(trusted))?
+            }
+        };
         client.batch_execute(&format!(
             "SET search_path TO tollgate; SET statement_timeout TO {STATEMENT_MS_MAX}; \
              SET client_min_messages TO warning"
         ))?;
         Ok(Self {
-            client,
+            client: Some(client),
             statements: HashMap::new(),
         })
+    }
+
+    fn client(&mut self) -> Result<&mut Client, Failure> {
+        let client = self.client.as_mut();
+        client.ok_or_else(|| Failure::told("the connection is closed"))
     }
 
     fn statement(&mut self, sql: &str) -> Result<Statement, Failure> {
         if let Some(known) = self.statements.get(sql) {
             return Ok(known.clone());
         }
-        let prepared = self.client.prepare(sql)?;
+        let prepared = self.client()?.prepare(sql)?;
         self.statements.insert(sql.to_owned(), prepared.clone());
         Ok(prepared)
+    }
+}
+
+impl Drop for Postgres {
+    /// The client says goodbye to its server and waits for that, which no thread of a runtime may.
+    fn drop(&mut self) {
+        let client = self.client.take();
+        if tokio::runtime::Handle::try_current().is_ok() {
+            let ending = std::thread::Builder::new().name("store-end".to_owned());
+            // Err: no thread, and then the client stays until the process ends.
+            let _ = ending.spawn(move || drop(client));
+        }
     }
 }
 
@@ -92,17 +126,17 @@ impl Database for Postgres {
     }
 
     fn batch(&mut self, sql: &str) -> Result<(), Failure> {
-        Ok(self.client.batch_execute(sql)?)
+        Ok(self.client()?.batch_execute(sql)?)
     }
 
     fn execute(&mut self, sql: &str, values: &[Value]) -> Result<u64, Failure> {
         let statement = self.statement(sql)?;
-        Ok(self.client.execute(&statement, &borrowed(values))?)
+        Ok(self.client()?.execute(&statement, &borrowed(values))?)
     }
 
     fn query(&mut self, sql: &str, values: &[Value]) -> Result<Vec<Row>, Failure> {
         let statement = self.statement(sql)?;
-        let found = self.client.query(&statement, &borrowed(values))?;
+        let found = self.client()?.query(&statement, &borrowed(values))?;
         let row = |row: &postgres::Row| {
             let each = (0..row.len()).map(|column| row.try_get::<_, Value>(column));
             each.collect::<Result<_, _>>().map(Row)

@@ -20,11 +20,12 @@ pub struct PriceRow {
 }
 
 impl Store {
-    /// These prices hold from now on, and no others. What has been counted keeps its cost.
+    /// These prices hold for `models` from now on, and no others: of other models, another gateway
+    /// that shares the store may have some. What has been counted keeps its cost.
     ///
     /// # Errors
     /// As the store's.
-    pub fn set_prices(&mut self, prices: &[PriceRow]) -> Result<(), StoreError> {
+    pub fn set_prices(&mut self, models: &[String], prices: &[PriceRow]) -> Result<(), StoreError> {
         let rows: Vec<_> = prices
             .iter()
             .map(|row| {
@@ -39,7 +40,10 @@ impl Store {
             })
             .collect();
         self.transaction(|database| {
-            database.execute("DELETE FROM prices", &[])?;
+            for model in models {
+                let sql = "DELETE FROM prices WHERE model = $1";
+                database.execute(sql, &[Value::text(model)])?;
+            }
             let insert = "INSERT INTO prices (model, from_us, prompt, cached, output, kv)";
             insert_many(database, insert, "", &rows)?;
             Ok(())
@@ -61,15 +65,16 @@ pub(super) struct PriceTable(BTreeMap<String, BTreeMap<u64, Price>>);
 
 impl PriceTable {
     pub(super) fn load(database: &mut dyn Database) -> Result<Self, Failure> {
+        Ok(Self::of(load(database)?))
+    }
+
+    pub(super) fn of(rows: impl IntoIterator<Item = PriceRow>) -> Self {
         let mut table = Self::default();
-        for row in load(database)? {
-            table
-                .0
-                .entry(row.model)
-                .or_default()
-                .insert(row.from_us, row.price);
+        for row in rows {
+            let of_model = table.0.entry(row.model).or_default();
+            of_model.insert(row.from_us, row.price);
         }
-        Ok(table)
+        table
     }
 
     /// The price of `model` at a moment; `None` where none holds yet.

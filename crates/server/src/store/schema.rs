@@ -7,10 +7,10 @@ use super::StoreError;
 use super::database::{Database, Failure, Value};
 
 /// The version that this program writes.
-pub(super) const VERSION: i64 = 1;
+pub(super) const VERSION: i64 = 2;
 
 /// What each version adds to the one before, from the first.
-const STEPS: [&str; 1] = [FIRST];
+const STEPS: [&str; 2] = [FIRST, MODEL_LIMITS];
 
 /// Times are microseconds since the Unix epoch, money is nano-dollars, KV is in millionths of a
 /// GiB-second. `usage` has the same amounts three times, by hour, day and month (`grain` 0, 1, 2),
@@ -67,17 +67,30 @@ INSERT INTO meta (name, value) VALUES ('generation', 0);
 INSERT INTO meta (name, value) VALUES ('purged_us', 0);
 ";
 
-/// Makes the tables what this version expects. `at` is the store's name for messages.
-pub(super) fn migrate(database: &mut dyn Database, at: &str) -> Result<(), StoreError> {
-    let unreadable = |failure: Failure| StoreError::Unreadable {
+/// A list as JSON; nothing where there are none.
+const MODEL_LIMITS: &str = "ALTER TABLE tenants ADD COLUMN model_limits TEXT;";
+
+/// The version of what is there, if it is ours to change. Changes nothing. `at` is the store's name
+/// for messages.
+pub(super) fn check(database: &mut dyn Database, at: &str) -> Result<i64, StoreError> {
+    let found = version(database).map_err(|failure| StoreError::Unreadable {
         at: at.to_owned(),
         why: failure.why,
-    };
-    let found = version(database).map_err(unreadable)?;
+    })?;
     if found > VERSION {
         let at = at.to_owned();
         return Err(StoreError::Future { at, found });
     }
+    Ok(found)
+}
+
+/// Makes the tables what this version expects.
+pub(super) fn migrate(database: &mut dyn Database, at: &str) -> Result<(), StoreError> {
+    let found = check(database, at)?;
+    let unreadable = |failure: Failure| StoreError::Unreadable {
+        at: at.to_owned(),
+        why: failure.why,
+    };
     database.prepare().map_err(unreadable)?;
     if found < VERSION {
         step_up(database).map_err(unreadable)?;
@@ -113,8 +126,14 @@ fn steps(database: &mut dyn Database) -> Result<(), Failure> {
     database.lock_shape()?;
     // Another process may have been first.
     let found = version(database)?;
+    let done = usize::try_from(found).unwrap_or(0);
+    take(database, STEPS.get(done..).unwrap_or_default(), VERSION)
+}
+
+/// Takes steps that lead to a version.
+fn take(database: &mut dyn Database, steps: &[&str], version: i64) -> Result<(), Failure> {
     let words = database.words();
-    for step in STEPS.iter().skip(usize::try_from(found).unwrap_or(0)) {
+    for step in steps {
         let sql = step
             .replace("{bytes}", words.bytes)
             .replace("{table}", words.table);
@@ -123,7 +142,13 @@ fn steps(database: &mut dyn Database) -> Result<(), Failure> {
     database.execute(
         "INSERT INTO meta (name, value) VALUES ('schema', $1) \
          ON CONFLICT (name) DO UPDATE SET value = excluded.value",
-        &[Value::Int(VERSION)],
+        &[Value::Int(version)],
     )?;
     Ok(())
+}
+
+/// Makes empty tables as the first version had them.
+#[cfg(test)]
+pub(super) fn first(database: &mut dyn Database) -> Result<(), Failure> {
+    take(database, &[FIRST], 1)
 }

@@ -1,5 +1,6 @@
 //! Tenants that are kept in the store, beside those of the configuration file.
 
+use std::collections::BTreeSet;
 use std::num::{NonZeroU32, NonZeroU64};
 
 use serde::{Deserialize, Serialize};
@@ -34,9 +35,22 @@ pub struct TenantRow {
     /// What it may use.
     #[serde(default)]
     pub limits: StoredLimits,
+    /// What it may use of single models, beside that.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub model_limits: Vec<ModelLimits>,
     /// What it may spend.
     #[serde(default)]
     pub budget: Option<BudgetText>,
+}
+
+/// Limits of one model.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ModelLimits {
+    /// Its name, or an alias of it.
+    pub model: String,
+    /// What may be used of it.
+    pub limits: StoredLimits,
 }
 
 fn standard() -> String {
@@ -117,6 +131,7 @@ impl TenantRow {
             weight: one(),
             models: None,
             limits: StoredLimits::default(),
+            model_limits: Vec::new(),
             budget: None,
         }
     }
@@ -157,9 +172,26 @@ impl TenantRow {
         }
         self.class()?;
         self.limits.read()?;
+        self.check_models()?;
         self.budget
             .as_ref()
             .map_or(Ok(()), |budget| budget.read().map(drop))
+    }
+
+    fn check_models(&self) -> Result<(), String> {
+        let mut seen = BTreeSet::new();
+        for own in &self.model_limits {
+            let model = &own.model;
+            own.limits
+                .read()
+                .map_err(|why| format!("model_limits of {model}: {why}"))?;
+            if model.is_empty() || !seen.insert(model) {
+                return Err(format!(
+                    "model_limits name the model {model:?} twice, or not at all; give each once"
+                ));
+            }
+        }
+        Ok(())
     }
 }
 
@@ -175,10 +207,11 @@ impl Store {
             values.push(Value::count(by.at_us));
             // One that was removed may come back.
             let changed = database.execute(
-                "INSERT INTO tenants (name, class, weight, models, limits, budget, created_us) \
-                 VALUES ($1, $2, $3, $4, $5, $6, $7) ON CONFLICT (name) DO UPDATE SET \
-                 class = excluded.class, weight = excluded.weight, models = excluded.models, \
-                 limits = excluded.limits, budget = excluded.budget, removed_us = NULL \
+                "INSERT INTO tenants (name, class, weight, models, limits, budget, model_limits, \
+                 created_us) VALUES ($1, $2, $3, $4, $5, $6, $7, $8) ON CONFLICT (name) DO UPDATE \
+                 SET class = excluded.class, weight = excluded.weight, models = excluded.models, \
+                 limits = excluded.limits, budget = excluded.budget, \
+                 model_limits = excluded.model_limits, removed_us = NULL \
                  WHERE tenants.removed_us IS NOT NULL",
                 &values,
             )?;
@@ -207,7 +240,7 @@ impl Store {
         let changed = self.transaction(|database| {
             let changed = database.execute(
                 "UPDATE tenants SET class = $2, weight = $3, models = $4, limits = $5, \
-                 budget = $6 WHERE name = $1 AND removed_us IS NULL",
+                 budget = $6, model_limits = $7 WHERE name = $1 AND removed_us IS NULL",
                 &values(tenant)?,
             )?;
             if changed > 0 {
@@ -261,8 +294,9 @@ impl Store {
     }
 }
 
-/// In the order `$1` to `$6` of the statements above.
+/// In the order `$1` to `$7` of the statements above.
 fn values(tenant: &TenantRow) -> Result<Vec<Value>, Failure> {
+    let some = !tenant.model_limits.is_empty();
     Ok(vec![
         Value::text(&tenant.name),
         Value::text(&tenant.class),
@@ -270,6 +304,7 @@ fn values(tenant: &TenantRow) -> Result<Vec<Value>, Failure> {
         json(tenant.models.as_ref())?,
         Value::Text(to_json(&tenant.limits)?),
         json(tenant.budget.as_ref())?,
+        json(some.then_some(&tenant.model_limits))?,
     ])
 }
 
@@ -279,7 +314,7 @@ fn summary(tenant: &TenantRow) -> Result<String, Failure> {
 }
 
 pub(super) fn load(database: &mut dyn Database) -> Result<Vec<TenantRow>, Failure> {
-    let sql = "SELECT name, class, weight, models, limits, budget FROM tenants \
+    let sql = "SELECT name, class, weight, models, limits, budget, model_limits FROM tenants \
                WHERE removed_us IS NULL";
     let rows = database.query(sql, &[])?;
     let mut tenants = rows.iter().map(read).collect::<Result<Vec<_>, _>>()?;
@@ -303,6 +338,7 @@ fn read(row: &Row) -> Result<TenantRow, Failure> {
         models: from_json(row, 3)?,
         limits: from_json(row, 4)?.unwrap_or_default(),
         budget: from_json(row, 5)?,
+        model_limits: from_json(row, 6)?.unwrap_or_default(),
     })
 }
 

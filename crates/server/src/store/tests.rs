@@ -5,6 +5,7 @@
 
 mod cluster;
 mod counting;
+mod failing;
 mod opening;
 mod people;
 
@@ -41,6 +42,7 @@ pub(crate) use promises;
 fn postgres_keeps_every_promise_that_sqlite_keeps() {
     let cluster = Cluster::start();
     let all = counting::PROMISES.iter().chain(people::PROMISES);
+    let all = all.chain(failing::PROMISES);
     for (n, (name, promise)) in all.enumerate() {
         let url = cluster.database(&format!("promise_{n}"));
         println!("{name}");
@@ -77,6 +79,11 @@ fn price(from_us: u64) -> PriceRow {
             ..Price::FREE
         },
     }
+}
+
+/// The models that it is for.
+fn priced() -> [String; 1] {
+    ["m".to_owned()]
 }
 
 /// All records before this one have been looked at.

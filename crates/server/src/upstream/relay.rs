@@ -288,7 +288,7 @@ impl Call {
         let relay = &self.passage.relay;
         let (salt, most) = self.app.desk.with_tenant(self.arrival.tenant, |tenant| {
             let salt = config.cache_salt.then(|| self.model.salt(&tenant.name));
-            (salt, tenant.limits.max_output)
+            (salt, tenant.limits_for(self.arrival.model).max_output)
         });
         let writes = self.passage.kind != RelayKind::Embeddings;
         let edits = Edits {

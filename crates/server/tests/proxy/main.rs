@@ -18,6 +18,7 @@ mod framing;
 mod headers;
 mod pooling;
 mod reaching;
+mod repeating;
 mod timeouts;
 mod usage;
 mod windows;

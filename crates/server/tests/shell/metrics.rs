@@ -14,7 +14,7 @@ use crate::support::stream::Stream;
 use crate::support::wait::{eventually, secs};
 
 /// Every metric there is.
-const NAMES: [&str; 40] = [
+const NAMES: [&str; 43] = [
     "tollgate_config_reloads",
     "tollgate_connections",
     "tollgate_engine_cached_prefixes",
@@ -41,6 +41,9 @@ const NAMES: [&str; 40] = [
     "tollgate_requests",
     "tollgate_running_requests",
     "tollgate_service_jain_index",
+    "tollgate_store_rounds",
+    "tollgate_store_up",
+    "tollgate_store_waiting_answer_bytes",
     "tollgate_tenant_attained_service",
     "tollgate_tenant_share_ratio",
     "tollgate_tenant_time_to_first_token_seconds",
@@ -59,10 +62,11 @@ const NAMES: [&str; 40] = [
 
 /// Those that move only with a configuration file, a disk that fails or a wide window; their own
 /// tests move them.
-const ELSEWHERE: [&str; 4] = [
+const ELSEWHERE: [&str; 5] = [
     "tollgate_config_reloads",
     "tollgate_ledger_failing",
     "tollgate_ledger_spilled_lines",
+    "tollgate_store_waiting_answer_bytes",
     "tollgate_window_headroom_sequences",
 ];
 

@@ -147,6 +147,36 @@ async fn limits_of_a_stored_tenant_hold_and_change_while_it_calls() {
 }
 
 #[tokio::test]
+async fn a_limit_of_one_model_is_no_limit_of_another() {
+    let other = "\n  - { name: n, engine: fake, fake: { step: 0us } }\n";
+    let config = FAST.replace("anonymous: allow", "anonymous: deny");
+    let rig = Rig::start(&format!("{CONFIG}{}{other}", config.trim_end())).await;
+    let (_, key) = new_key(&rig, json!({})).await;
+    let own = json!([{"model": "m", "limits": {"rpm": 1}}]);
+    let limited = json!({"name": "t", "limits": {"rpm": 9}, "model_limits": own});
+    let changed = Request::post("/admin/v1/tenants/t", limited.to_string()).method("PUT");
+    assert_eq!(ask(&rig, changed).await.status(), 200);
+    let of = async |model: &str| {
+        let request = json!({"model": model, "max_tokens": 1, "messages": hi()["messages"]});
+        rig.send(&keyed(Request::post(CHAT, request.to_string()), &key))
+            .await
+    };
+    let bounded = async || {
+        let answer = of("m").await;
+        answer.head.header("x-ratelimit-limit-requests") == Some("1")
+    };
+    eventually(secs(60), "the model's limit holds", bounded).await;
+    let refused = of("m").await;
+    assert_eq!((refused.status(), refused.reason()), (429, "requests"));
+    let served = of("n").await;
+    assert_eq!(served.status(), 200, "{}", served.text());
+    assert_eq!(served.head.header("x-ratelimit-limit-requests"), Some("9"));
+    let wrong = json!({"name": "t", "model_limits": [{"model": "m", "limits": {"rmp": 1}}]});
+    let wrong = Request::post("/admin/v1/tenants/t", wrong.to_string()).method("PUT");
+    assert_eq!(ask(&rig, wrong).await.status(), 400);
+}
+
+#[tokio::test]
 async fn a_tenant_of_the_configuration_is_not_made_a_second_time() {
     let rig = rig().await;
     let twice = post(&rig, "/admin/v1/tenants", &json!({"name": "filed"})).await;
@@ -203,7 +233,8 @@ async fn no_key_or_hash_is_in_a_list_an_audit_or_a_metric() {
     let (id, key) = new_key(&rig, json!({})).await;
     rig.send(&keyed(short(), &key)).await;
     let secret = key.rsplit('-').next().unwrap();
-    let hash = "sha256 of it";
+    let digest = <sha2::Sha256 as sha2::Digest>::digest(key.as_bytes());
+    let hash: String = digest.iter().map(|byte| format!("{byte:02x}")).collect();
     for path in [
         "/admin/v1/keys",
         "/admin/v1/audit",
@@ -213,14 +244,15 @@ async fn no_key_or_hash_is_in_a_list_an_audit_or_a_metric() {
         let page = ask(&rig, Request::get(path)).await;
         assert_eq!(page.status(), 200, "{path}");
         assert!(
-            !page.text().contains(secret) && !page.text().contains(hash),
+            !page.text().contains(secret) && !page.text().contains(&hash),
             "{path}"
         );
     }
     let keys = ask(&rig, Request::get("/admin/v1/keys")).await.json();
     assert_eq!(keys["data"][0]["id"], id);
     assert_eq!(keys["data"][0].get("hash"), None);
-    assert!(!rig.get("/metrics").await.text().contains(secret));
+    let metrics = rig.get("/metrics").await;
+    assert!(!metrics.text().contains(secret) && !metrics.text().contains(&hash));
 }
 
 #[tokio::test]

@@ -39,6 +39,7 @@ impl Ours {
             weight: NonZeroU32::MIN,
             models: Allowed::All,
             limits: Limits::default(),
+            by_model: Default::default(),
             floor: 0,
         };
         let model = Model {

@@ -182,9 +182,9 @@ impl Imitated {
 mod tests {
     use tollgate_policy::units::Service;
 
-    use super::super::Share;
     use super::*;
     use crate::workload::Prefix;
+    use tollgate_policy::pace::Haste;
 
     fn job(id: u64, tenant: u32, output_max: u64) -> Job {
         Job {
@@ -200,7 +200,7 @@ mod tests {
             output: Tokens::new(5),
             output_max: Tokens::new(output_max),
             served: Service::ZERO,
-            share: Share::Within,
+            haste: Haste::AtOnce,
         }
     }
 

@@ -14,7 +14,7 @@ use tollgate_policy::prefix::Token;
 use tollgate_policy::units::{KvBlocks, Micros, Time, Tokens};
 use tollgate_policy::usage::Usage;
 
-use super::{Job, Made, Prompt, Said, Share, Sharing};
+use super::{Job, Made, Prompt, Said, Sharing};
 use crate::chance::mix;
 use crate::emulated::Cost;
 
@@ -178,7 +178,7 @@ impl Planned {
                     max_output: job.output_max,
                     elder: None,
                     served: job.served,
-                    paced: self.config.engine.paced && job.share == Share::Over,
+                    haste: job.haste,
                 }));
             }
             Command::Cancel(id) => self.engine.handle(EngineEvent::Cancel { id }),
@@ -261,6 +261,7 @@ fn word(text: u64, n: u64) -> Token {
 #[cfg(test)]
 mod tests {
     use std::num::NonZeroU64;
+    use tollgate_policy::pace::Haste;
 
     use tollgate_policy::batch::{Order, Scheduler};
     use tollgate_policy::engine::{CacheConfig, Reservation};
@@ -311,7 +312,7 @@ mod tests {
             output: Tokens::new(3),
             output_max: Tokens::new(50),
             served: Service::ZERO,
-            share: Share::Within,
+            haste: Haste::AtOnce,
         }
     }
 

@@ -15,7 +15,7 @@ use super::{World, node_of, replica};
 use crate::client::{Broken, Fate};
 use crate::control::Control;
 use crate::fault::FaultKind;
-use crate::machine::{Job, Reach, Said, Share};
+use crate::machine::{Job, Reach, Said};
 
 impl<C: Control> World<'_, '_, C> {
     /// Hands the gateway a fact, and carries out all it orders.
@@ -80,10 +80,7 @@ impl<C: Control> World<'_, '_, C> {
             output: flight.ask.output,
             output_max: dispatch.output_max,
             served: Service::new(attained / u64::from(tenant.weight.get())),
-            share: match dispatch.over_share {
-                true => Share::Over,
-                false => Share::Within,
-            },
+            haste: dispatch.haste,
         };
         if flight.ask.fate == Fate::LeavesAtDispatch {
             self.agenda.plan(self.now, Happening::Leaves(id));

@@ -132,7 +132,7 @@ fn younger(engine: &mut Engine, id: u64, elder: u64, prompt: u64) {
         max_output: Tokens::new(4),
         elder: Some(RequestId::new(elder)),
         served: Service::ZERO,
-        paced: false,
+        haste: Haste::AtOnce,
     }));
 }
 
@@ -254,7 +254,7 @@ fn the_tenant_served_most_gives_way() {
         max_output: Tokens::new(60),
         elder: None,
         served: Service::ZERO,
-        paced: false,
+        haste: Haste::AtOnce,
     }));
     engine.handle(EngineEvent::Start(Start {
         id: RequestId::new(3),
@@ -263,7 +263,7 @@ fn the_tenant_served_most_gives_way() {
         max_output: Tokens::new(1),
         elder: None,
         served: Service::new(10_000),
-        paced: false,
+        haste: Haste::AtOnce,
     }));
     let order: Vec<_> = run(&mut engine).into_iter().map(|(id, _)| id).collect();
     assert!(engine.gauges().totals.preemptions > 0);

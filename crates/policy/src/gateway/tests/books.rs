@@ -5,6 +5,9 @@ use proptest::prelude::*;
 
 use super::super::Books;
 use super::*;
+use crate::budget::{Allowance, Payer, Tariff};
+use crate::price::Price;
+use crate::units::NanoUsd;
 use crate::usage::Weights;
 
 #[derive(Clone, Debug)]
@@ -121,13 +124,90 @@ proptest! {
             .map(|record| record.usage.rated(Weights::default()).get())
             .sum();
         let refilled = rig.now.since(began).get() / 60_000_000;
-        let left = rig.gateway.quota(TenantId::new(0), rig.now).tokens.unwrap().remaining;
+        let left = rig.gateway.quota(TenantId::new(0), None, rig.now).tokens.unwrap().remaining;
         let missing = BURST - left;
         prop_assert!(
             missing <= recorded && missing + refilled + 1 >= recorded,
             "{missing} tokens are missing and {recorded} were recorded"
         );
     }
+}
+
+/// A nano-dollar for each computed prompt token, three for each generated one, seven for KV.
+fn priced(limit: u64) -> Event {
+    let nano = |count: u64| NanoUsd::new(count * 1_000_000);
+    Event::Priced(Box::new(Tariff {
+        prices: vec![Price {
+            prompt: nano(1),
+            output: nano(3),
+            kv: nano(7),
+            ..Price::FREE
+        }],
+        allowances: vec![Allowance {
+            payer: Payer::Tenant(TenantId::new(0)),
+            limit: NanoUsd::new(limit),
+            window: 1,
+            ends: Time::from_micros(u64::MAX),
+            spent: NanoUsd::ZERO,
+        }],
+    }))
+}
+
+proptest! {
+    /// What is spent of a budget is what the records cost, and nothing is held when all have ended,
+    /// however they did.
+    #[test]
+    fn the_money_that_settles_a_budget_is_that_of_the_records(
+        moves in prop::collection::vec(moves(), 1..150),
+    ) {
+        let mut rig = Rig::with(fair::Policy::Vtc, Limits::default());
+        let capacity = Capacity { sequences: 4, kv: KvBlocks::new(1_000) };
+        rig.handle(Event::ReplicaUp { replica: REPLICA, capacity });
+        rig.handle(priced(1 << 60));
+        let effects = play(&mut rig, &moves);
+        let tariff = Price {
+            prompt: NanoUsd::new(1_000_000),
+            output: NanoUsd::new(3_000_000),
+            kv: NanoUsd::new(7_000_000),
+            ..Price::FREE
+        };
+        let cost = records(&effects)
+            .filter(|record| record.tenant == Some(TenantId::new(0)))
+            .map(|record| tariff.cost(record.usage, record.kv))
+            .fold(NanoUsd::ZERO, |sum, cost| sum + cost);
+        let standing = rig.gateway.spending(Payer::Tenant(TenantId::new(0)));
+        prop_assert_eq!(standing, Some((cost, NanoUsd::ZERO)));
+    }
+}
+
+#[test]
+fn a_wait_in_the_queue_costs_nothing() {
+    let mut rig = Rig::new(1, Limits::default());
+    let run = |rig: &mut Rig, id: u64| {
+        rig.handle(Event::Stepped {
+            replica: REPLICA,
+            served: vec![Served {
+                id: RequestId::new(id),
+                prompt: Tokens::new(100),
+                output: Tokens::new(1),
+            }],
+            report: Report::default(),
+        });
+        rig.wait(Micros::from_millis(20));
+        let mut effects = rig.engine_ends(id, EngineEnding::Finished(FinishReason::Stop), 1);
+        effects.extend(rig.client_ends(id, ClientEnding::Delivered));
+        *records(&effects).next().unwrap()
+    };
+    rig.arrive(1);
+    let at_once = run(&mut rig, 1);
+    rig.arrive(2);
+    rig.arrive(3);
+    rig.wait(Micros::from_secs(3));
+    rig.completes(2);
+    let waited = run(&mut rig, 3);
+    assert_eq!(waited.queued(), Micros::from_secs(3));
+    assert!(at_once.kv > KvByteMicros::ZERO);
+    assert_eq!((waited.kv, waited.usage), (at_once.kv, at_once.usage));
 }
 
 #[test]

@@ -168,6 +168,11 @@ fn other_limits(rig: &Rig, rpm: u64) -> Tenancy {
     Tenancy {
         tenants: vec![Tenant {
             limits: limits(Some((rpm, rpm)), None),
+            by_model: rpm
+                .is_multiple_of(2)
+                .then(|| (MODEL, limits(Some((rpm, 3)), Some(2))))
+                .into_iter()
+                .collect(),
             ..first
         }],
         template: rig.gateway.tenant(TenantId::new(1)).clone(),

@@ -12,7 +12,7 @@ fn tokens_are_settled_to_what_was_used_however_it_ended() {
     let mut rig = Rig::new(2, limits);
     let left = |rig: &mut Rig| {
         rig.gateway
-            .quota(TenantId::new(0), rig.now)
+            .quota(TenantId::new(0), None, rig.now)
             .tokens
             .unwrap()
             .remaining
@@ -45,6 +45,83 @@ fn tokens_are_settled_to_what_was_used_however_it_ended() {
         10_000 - 211 - 300,
         "who leaves the queue has used nothing"
     );
+}
+
+#[test]
+fn a_models_own_limit_refuses_as_the_tenants_would_and_its_headers_say_what_is_left_of_it() {
+    let own = Limits {
+        tokens: rate(60, 200),
+        max_output: Some(Tokens::new(40)),
+        ..Limits::default()
+    };
+    let all = Limits {
+        tokens: rate(10_000, 10_000),
+        ..Limits::default()
+    };
+    let mut rig = Rig::new(9, all);
+    let mut tenancy = Tenancy {
+        tenants: vec![rig.gateway.tenant(TenantId::new(0)).clone()],
+        template: rig.gateway.tenant(TenantId::new(1)).clone(),
+        weights: Weights::default(),
+    };
+    tenancy.tenants[0].by_model.insert(MODEL, own);
+    rig.handle(Event::Reconfigured(Box::new(tenancy)));
+    let effects = rig.arrive(1);
+    let dispatch = effects.iter().find_map(|effect| {
+        if let Effect::Dispatch(dispatch) = effect {
+            Some(*dispatch)
+        } else {
+            None
+        }
+    });
+    let dispatch = dispatch.unwrap();
+    assert_eq!(dispatch.output_max, Tokens::new(40));
+    assert_eq!(dispatch.quota.tokens.unwrap().remaining, 200 - 140);
+    let refusal = refusal(&rig.arrive(2));
+    assert_eq!(refusal.outcome, Outcome::Rejected(Rejection::TokenRate));
+    assert!(refusal.retry_after.is_some());
+    rig.completes(1);
+    let left = |model, rig: &mut Rig| {
+        let quota = rig.gateway.quota(TenantId::new(0), model, rig.now);
+        quota.tokens.unwrap().remaining
+    };
+    assert_eq!(left(None, &mut rig), 10_000 - 150, "as it was used");
+    assert_eq!(left(Some(MODEL), &mut rig), 50);
+}
+
+#[test]
+fn a_cached_prompt_token_counts_against_a_rate_as_much_as_is_configured() {
+    for (cached_percent, counted) in [(0, 1_100), (25, 3_100), (100, 9_100)] {
+        let limits = Limits {
+            tokens: rate(1, 100_000),
+            ..Limits::default()
+        };
+        let mut rig = Rig::new(2, limits);
+        let tenancy = Tenancy {
+            tenants: vec![rig.gateway.tenant(TenantId::new(0)).clone()],
+            template: rig.gateway.tenant(TenantId::new(1)).clone(),
+            weights: Weights {
+                cached_percent,
+                ..Weights::default()
+            },
+        };
+        rig.handle(Event::Reconfigured(Box::new(tenancy)));
+        rig.arrive(1);
+        rig.handle(Event::EngineEnded {
+            id: RequestId::new(1),
+            ending: EngineEnding::Finished(FinishReason::Stop),
+            usage: Usage {
+                prompt: Tokens::new(9_000),
+                cached: Tokens::new(8_000),
+                output: Tokens::new(100),
+            },
+        });
+        let effects = rig.client_ends(1, ClientEnding::Delivered);
+        let recorded = records(&effects).next().unwrap().usage;
+        assert_eq!(recorded.cached, Tokens::new(8_000), "apart in the record");
+        let level = rig.gateway.quota(TenantId::new(0), None, rig.now).tokens;
+        assert_eq!(level.unwrap().remaining, 100_000 - counted);
+    }
 }
 
 #[test]

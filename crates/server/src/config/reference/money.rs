@@ -9,7 +9,8 @@ pub(super) const STORE: &[Key] = &[
         "URL or libpq words",
         Means("`tollgate.db` in `data_dir`"),
         "A PostgreSQL that several gateways share, as `postgres://user:password@host/database`; \
-         best as `${DATABASE_URL}`. The connection is not encrypted.",
+         best as `${DATABASE_URL}`. With `sslmode=verify-full` it is encrypted and the server's name \
+         checked; `sslrootcert=FILE` names a certificate to trust.",
     ),
     key(
         "store.request_log",

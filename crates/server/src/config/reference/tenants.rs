@@ -96,6 +96,61 @@ pub(super) const TENANTS: &[Key] = &[
         "Output tokens of one request; at most `max_context`.",
     ),
     key(
+        "tenants[].model_limits",
+        "list",
+        Is("[]"),
+        "Limits of single models, which hold beside those above: a request is within both, or \
+         takes nothing of either.",
+    ),
+    key(
+        "tenants[].model_limits[].model",
+        "name or alias",
+        Refused,
+        "The model, once.",
+    ),
+    key(
+        "tenants[].model_limits[].limits.rpm",
+        "number, 1..=1000000",
+        Means("no limit"),
+        "As for all models.",
+    ),
+    key(
+        "tenants[].model_limits[].limits.burst",
+        "number, 1..=1000000",
+        Means("`rpm`"),
+        "As for all models.",
+    ),
+    key(
+        "tenants[].model_limits[].limits.tpm",
+        "tokens, 1..=10000000000",
+        Means("no limit"),
+        "As for all models.",
+    ),
+    key(
+        "tenants[].model_limits[].limits.kv_gib_seconds",
+        "decimal, 0.001..=1000000000",
+        Means("no limit"),
+        "As for all models.",
+    ),
+    key(
+        "tenants[].model_limits[].limits.concurrency",
+        "number, 1..=1000000",
+        Means("no limit"),
+        "As for all models.",
+    ),
+    key(
+        "tenants[].model_limits[].limits.max_context",
+        "tokens, 1..=10000000",
+        Means("the model's"),
+        "As for all models.",
+    ),
+    key(
+        "tenants[].model_limits[].limits.max_output",
+        "tokens, 1..=10000000",
+        Means("no limit"),
+        "As for all models.",
+    ),
+    key(
         "tenants[].budget.usd",
         "dollars",
         Means("refused beside `per`"),

@@ -24,6 +24,7 @@ fn only(path: &str, value: &str) -> String {
             (["models[]", "slo", "classes[]"], "class") => "",
             (["models[]", "slo", "classes[]"], _) => "class: standard, ",
             (["tenants[]"], "name") => "",
+            (["tenants[]", "model_limits[]"], "model") => "limits: {rpm: 1}, ",
             (["tenants[]"], "floor") => "name: t, class: reserved, ",
             (["fairness"], "quantum") => "policy: drr, ",
             (["admin"], "keys[]") => "listen: 127.0.0.1:1, ",
@@ -32,8 +33,9 @@ fn only(path: &str, value: &str) -> String {
             (["tenants[]", "budget"], "usd") => "per: day, ",
             (["tenants[]", "budget"], "per") => "usd: 1, ",
             (["tenants[]", "budget"], _) => "usd: 1, per: day, ",
+            (["tenants[]", "model_limits[]"], _) => "model: m, ",
             (["tenants[]"], _) => "name: t, ",
-            ([_, "limits"], "burst") => "rpm: 1, ",
+            ([.., "limits"], "burst") => "rpm: 1, ",
             _ => "",
         };
         text = match part.strip_suffix("[]") {

@@ -163,6 +163,7 @@ tenants:
   - name: b
     models: [m, n]
     limits: { rpm: 0, burst: 0, concurrency: 1.5 }
+    model_limits: [{ model: n, limits: { tpm: 0 } }, { limits: {} }, { model: m, limits: {} }, { model: m, limits: {} }]
   - name: anonymous
     keys: [{ env: SECRET }]
 default_tenant: { name: x, limits: { rpm: 60s } }
@@ -186,9 +187,13 @@ default_tenant: { name: x, limits: { rpm: 60s } }
     13:20: tenants[3].limits.rpm is 0; use 1..=1000000
     13:30: tenants[3].limits.burst is 0; use 1..=1000000
     13:46: tenants[3].limits.concurrency is 1.5; use a whole number, 1..=1000000
-    15:12: tenants[4].keys[0] is a key for callers that have none; give this tenant no keys
-    16:25: default_tenant.name is not a known key; known here: class, weight, limits
-    16:43: default_tenant.limits.rpm is 60s; use a whole number, 1..=1000000
+    14:29: tenants[3].model_limits[0].model is n, which names no model here
+    14:47: tenants[3].model_limits[0].limits.tpm is 0; use 1..=10000000000
+    14:54: tenants[3].model_limits[1].model is missing; name the model
+    14:105: tenants[3].model_limits[3].model has its limits before; give each model once
+    16:12: tenants[4].keys[0] is a key for callers that have none; give this tenant no keys
+    17:25: default_tenant.name is not a known key; known here: class, weight, limits
+    17:43: default_tenant.limits.rpm is 60s; use a whole number, 1..=1000000
     "#);
 }
 

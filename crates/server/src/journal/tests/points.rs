@@ -224,6 +224,26 @@ fn a_second_recovery_finds_nothing_more_to_end() {
 }
 
 #[test]
+fn what_ended_lately_is_known_however_often_a_gateway_was_started_since() {
+    let disk = FaultyDisk::new(Plan::NONE, Chance(1));
+    for life in 1..=6 {
+        let mut open = open(disk.shelf()).unwrap();
+        let numbers: Vec<_> = open
+            .left
+            .recent
+            .iter()
+            .map(|end| end.request.number)
+            .collect();
+        assert_eq!(numbers, (1..life).collect::<Vec<_>>());
+        let records = [
+            Record::Started(started(life)),
+            Record::Ended(ended(life, 3)),
+        ];
+        open.writer.commit(&records, UnixMicros::new(1)).unwrap();
+    }
+}
+
+#[test]
 fn what_is_in_flight_is_known_from_the_last_segment_alone() {
     let disk = FaultyDisk::new(Plan::NONE, Chance(1));
     let mut first = open(disk.shelf()).unwrap();

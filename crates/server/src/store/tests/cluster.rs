@@ -12,15 +12,17 @@ const PATIENCE_US: u64 = 60_000_000;
 
 /// A server that ends with the test.
 #[derive(Debug)]
-pub(super) struct Cluster {
+pub(crate) struct Cluster {
     server: Option<Child>,
     folder: TempDir,
     binaries: PathBuf,
+    /// Where it listens for encrypted connections, if it does.
+    port: Option<u16>,
 }
 
 impl Cluster {
     /// Starts one, and waits until it answers.
-    pub(super) fn start() -> Self {
+    pub(crate) fn start() -> Self {
         let folder = tempfile::Builder::new()
             .prefix("tollgate-pg")
             .tempdir()
@@ -29,6 +31,7 @@ impl Cluster {
             server: None,
             folder,
             binaries: binaries(),
+            port: None,
         };
         if is_root() {
             // PostgreSQL refuses to run as root.
@@ -54,14 +57,20 @@ impl Cluster {
     }
 
     /// Starts the server, again if it was stopped.
-    pub(super) fn serve(&mut self) {
+    pub(crate) fn serve(&mut self) {
         let mut server = self.command("postgres");
         server
             .arg("-D")
             .arg(self.data())
             .arg("-k")
             .arg(self.folder.path());
-        server.args(["-c", "listen_addresses=", "-c", "fsync=off"]);
+        server.args(["-c", "fsync=off"]);
+        match self.port {
+            None => server.args(["-c", "listen_addresses="]),
+            Some(port) => server
+                .args(["-c", "listen_addresses=127.0.0.1", "-c", "ssl=on", "-p"])
+                .arg(port.to_string()),
+        };
         server.stdout(Stdio::null()).stderr(Stdio::null());
         self.server = Some(server.spawn().unwrap());
         let until = unix_micros() + PATIENCE_US;
@@ -71,8 +80,27 @@ impl Cluster {
         }
     }
 
+    /// Lets it be reached by TLS at a port, where it shows this certificate.
+    pub(crate) fn encrypt(&mut self, certificate: &str, key: &str) -> u16 {
+        self.stop();
+        for (name, text) in [("server.crt", certificate), ("server.key", key)] {
+            let path = self.data().join(name);
+            std::fs::write(&path, text).unwrap();
+            run(Command::new("chmod").arg("600").arg(&path));
+            if is_root() {
+                run(Command::new("chown").arg("postgres").arg(&path));
+            }
+        }
+        let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = free.local_addr().unwrap().port();
+        drop(free);
+        self.port = Some(port);
+        self.serve();
+        port
+    }
+
     /// Stops the server, and cuts its clients off.
-    pub(super) fn stop(&mut self) {
+    pub(crate) fn stop(&mut self) {
         let data = self.data();
         let mut stop = self.command("pg_ctl");
         stop.args(["stop", "-m", "immediate", "-w", "-D"]).arg(data);
@@ -83,7 +111,7 @@ impl Cluster {
     }
 
     /// Where an empty database of this name is.
-    pub(super) fn database(&self, name: &str) -> String {
+    pub(crate) fn database(&self, name: &str) -> String {
         let mut client = postgres::Client::connect(&self.url("postgres"), postgres::NoTls).unwrap();
         client
             .batch_execute(&format!("CREATE DATABASE {name}"))
@@ -93,8 +121,9 @@ impl Cluster {
 
     fn url(&self, database: &str) -> String {
         format!(
-            "host={} user=tollgate dbname={database}",
-            self.folder.path().display()
+            "host={} port={} user=tollgate dbname={database}",
+            self.folder.path().display(),
+            self.port.unwrap_or(5432)
         )
     }
 

@@ -19,7 +19,7 @@ promises!(PROMISES:
 );
 
 fn a_request_counts_once_however_often_its_journal_is_replayed(store: &mut Store) {
-    store.set_prices(&[price(0)]).unwrap();
+    store.set_prices(&priced(), &[price(0)]).unwrap();
     let charges: Vec<_> = (0..40)
         .map(|n| charge(n, "t", SPRING + n * HOUR / 8))
         .collect();
@@ -96,7 +96,7 @@ fn prompt_cached_and_output_tokens_are_kept_apart(store: &mut Store) {
 }
 
 fn a_price_holds_from_its_date_on_and_not_before(store: &mut Store) {
-    store.set_prices(&[price(SPRING)]).unwrap();
+    store.set_prices(&priced(), &[price(SPRING)]).unwrap();
     assert_eq!(store.prices().unwrap(), [price(SPRING)]);
     store
         .fold("j", &[charge(0, "t", SPRING - 1)], upto(1))
@@ -105,7 +105,7 @@ fn a_price_holds_from_its_date_on_and_not_before(store: &mut Store) {
     store.fold("j", &[charge(1, "t", SPRING)], upto(2)).unwrap();
     assert_eq!(total(store).cost_nano_usd, 60 + 4);
     // What has been counted keeps its cost.
-    store.set_prices(&[]).unwrap();
+    store.set_prices(&priced(), &[]).unwrap();
     assert_eq!(total(store).cost_nano_usd, 60 + 4);
 }
 
@@ -171,7 +171,7 @@ fn a_sum_over_part_of_a_day_is_not_told_as_the_day(store: &mut Store) {
 }
 
 fn spending_is_counted_from_the_moment_a_window_begins(store: &mut Store) {
-    store.set_prices(&[price(0)]).unwrap();
+    store.set_prices(&priced(), &[price(0)]).unwrap();
     let keyed = |number, ended_us| Charge {
         key: Some("k1".to_owned()),
         ..charge(number, "t", ended_us)

@@ -42,10 +42,36 @@ fn a_schema_from_the_future_is_refused_and_left_alone() {
     assert!(error.is_lasting());
     let said = error.to_string();
     assert!(
-        said.contains("schema 99") && said.contains("up to 1"),
+        said.contains("schema 99") && said.contains(&format!("up to {}", schema::VERSION)),
         "{said}"
     );
     assert_eq!(contents(folder.path()), before);
+}
+
+#[test]
+fn a_store_of_an_older_version_keeps_what_it_has_and_learns_the_rest() {
+    let cluster = Cluster::start();
+    let folder = tempfile::tempdir().unwrap();
+    let server = cluster.database("older");
+    for location in [
+        Location::File(folder.path().join("tollgate.db")),
+        Location::Server(server),
+    ] {
+        let old = Store::at(location.clone());
+        let mut database = old.dial().unwrap();
+        database.begin().unwrap();
+        database.lock_shape().unwrap();
+        schema::first(&mut *database).unwrap();
+        let insert = "INSERT INTO tenants (name, class, weight, limits, created_us) \
+                      VALUES ('old', 'standard', 3, '{\"rpm\":5}', 0)";
+        database.batch(insert).unwrap();
+        database.batch("COMMIT").unwrap();
+        drop(database);
+        let mut store = Store::open(location).unwrap();
+        let tenants = store.tenants().unwrap();
+        assert_eq!((&*tenants[0].name, tenants[0].weight), ("old", 3));
+        assert_eq!(tenants[0].model_limits, []);
+    }
 }
 
 #[test]
@@ -76,6 +102,35 @@ fn a_password_in_a_url_is_in_no_message() {
         Store::at(location.clone())
     );
     assert!(!shown.contains("hunter2"), "{shown}");
+}
+
+#[test]
+fn a_server_is_reached_by_tls_only_if_its_certificate_is_trusted_and_its_name_is_right() {
+    let own = rcgen::generate_simple_self_signed(vec!["db.test".to_owned()]).unwrap();
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("ca.pem");
+    std::fs::write(&file, own.cert.pem()).unwrap();
+    let mut cluster = Cluster::start();
+    let key = own.signing_key.serialize_pem();
+    let port = cluster.encrypt(&own.cert.pem(), &key);
+    let open = |name: &str, more: &str| {
+        let url = format!(
+            "host={name} hostaddr=127.0.0.1 port={port} user=tollgate dbname=postgres \
+             sslmode=verify-full {more}"
+        );
+        Store::open(Location::Server(url))
+    };
+    let trusting = format!("sslrootcert={}", file.display());
+    let mut store = open("db.test", &trusting).unwrap();
+    store.fold("j", &[charge(0, "t", SPRING)], upto(1)).unwrap();
+    let encrypted = "SELECT CASE WHEN ssl THEN CAST(1 AS BIGINT) ELSE CAST(0 AS BIGINT) END \
+                     FROM pg_stat_ssl WHERE pid = pg_backend_pid()";
+    let rows = store.query(encrypted, &[]).unwrap();
+    assert_eq!(rows[0].int(0).unwrap(), 1);
+    for (name, more) in [("db.test", ""), ("other.test", &*trusting)] {
+        let refused = open(name, more).unwrap_err().to_string();
+        assert!(refused.contains("certificate"), "{refused}");
+    }
 }
 
 #[test]

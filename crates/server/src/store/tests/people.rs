@@ -18,6 +18,13 @@ fn tenant(name: &str) -> TenantRow {
             rpm: std::num::NonZeroU64::new(60),
             ..StoredLimits::default()
         },
+        model_limits: vec![ModelLimits {
+            model: "m".to_owned(),
+            limits: StoredLimits {
+                tpm: std::num::NonZeroU64::new(9),
+                ..StoredLimits::default()
+            },
+        }],
         ..TenantRow::named(name)
     }
 }
@@ -156,6 +163,13 @@ fn a_tenant_that_makes_no_sense_is_refused_with_a_reason(store: &mut Store) {
                 ..tenant("t")
             },
             "class is gold",
+        ),
+        (
+            TenantRow {
+                model_limits: [tenant("t").model_limits, tenant("t").model_limits].concat(),
+                ..tenant("t")
+            },
+            "twice",
         ),
         (
             TenantRow {

@@ -58,6 +58,7 @@ pub(super) fn setup(seed: u64) -> Setup {
             weight: NonZeroU32::MIN,
             models: Allowed::All,
             limits: Limits::default(),
+            by_model: Default::default(),
             floor: 0,
         },
         manners: Manners::default(),
