@@ -104,16 +104,21 @@ impl Bench {
             replica: ReplicaId::new(0),
             capacity,
         });
-        if !promises().is_off() {
-            bench.handle(Event::Recalled {
-                model: ModelId::new(0),
-                learned: Learned::Model(fitted()),
-            });
-        }
+        bench.learn();
         for _ in 0..5_000 {
             bench.arrive();
         }
         bench
+    }
+
+    /// Takes on a fitted model, where anything is promised.
+    fn learn(&mut self) {
+        if !promises().is_off() {
+            self.handle(Event::Recalled {
+                model: ModelId::new(0),
+                learned: Learned::Model(fitted()),
+            });
+        }
     }
 
     fn handle(&mut self, event: Event) {
