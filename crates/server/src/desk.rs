@@ -439,6 +439,10 @@ impl Desk {
                 let tenant = record.tenant.map(|id| (id, state.gateway.tenant(id)));
                 self.books.close(&record, tenant, &self.clock);
             }
+            Effect::Weighed(weighed) => {
+                let tenant = state.gateway.tenant(weighed.row.judged.tenant);
+                self.books.weigh(&weighed, tenant, &self.clock);
+            }
             Effect::Drained => {
                 self.drained.send_replace(true);
             }

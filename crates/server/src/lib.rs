@@ -34,6 +34,7 @@ mod opened;
 mod past;
 mod prepare;
 pub mod process;
+pub mod promises;
 mod receive;
 mod refuse;
 mod reload;

@@ -7,6 +7,7 @@
 mod fleet;
 mod ledger;
 mod meters;
+mod promises;
 mod shares;
 mod windows;
 
@@ -22,6 +23,7 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use tollgate_policy::gateway::Record;
 use tollgate_policy::ids::TenantId;
+use tollgate_policy::slo::Row;
 use tollgate_policy::tenant::Tenant;
 use tollgate_policy::units::Micros;
 
@@ -29,6 +31,7 @@ pub(crate) use self::fleet::EngineSays;
 use self::fleet::FleetMetrics;
 use self::ledger::LedgerMetrics;
 use self::meters::Meters;
+use self::promises::PromiseMetrics;
 use self::shares::ShareMetrics;
 use self::windows::WindowMetrics;
 use crate::desk::Desk;
@@ -65,6 +68,7 @@ pub(crate) struct Metrics {
     replicas: ReplicaMetrics,
     windows: WindowMetrics,
     shares: ShareMetrics,
+    promises: PromiseMetrics,
     reloads: Family<Reload, Counter>,
 }
 
@@ -149,6 +153,7 @@ impl Metrics {
             replicas: ReplicaMetrics::default(),
             windows: WindowMetrics::default(),
             shares: ShareMetrics::default(),
+            promises: PromiseMetrics::default(),
             reloads: Family::default(),
         };
         metrics.register_endings();
@@ -182,6 +187,11 @@ impl Metrics {
     /// Counts a changed configuration: `applied`, or `refused`.
     pub(crate) fn reloaded(&self, result: &'static str) {
         self.reloads.get_or_create(&Reload { result }).inc();
+    }
+
+    /// Counts how a request was judged, and what came of it.
+    pub(crate) fn weighed(&self, row: &Row, model: &str) {
+        self.promises.weighed(row, model);
     }
 
     /// What is known of the ledger and the store.
@@ -261,6 +271,18 @@ impl Metrics {
             set(&ours.engine_reused_tokens, signed(totals.reused.get()));
         }
         self.take_service(desk);
+        self.take_promises(desk);
+    }
+
+    fn take_promises(&self, desk: &Desk) {
+        let books = desk.books();
+        self.promises.take_lost(books.promises().lost());
+        for (view, id) in desk.promises().iter().zip(0..) {
+            if let Some(view) = view {
+                let model = books.model_name(tollgate_policy::ids::ModelId::new(id));
+                self.promises.take(view, model);
+            }
+        }
     }
 
     /// Tenants without a label of their own are summed up.
@@ -332,6 +354,7 @@ impl Metrics {
         self.fleet.register(registry);
         self.windows.register(registry);
         self.shares.register(registry);
+        self.promises.register(registry);
         let service = "Weighted tokens served since the start, before division by weight";
         registry.register("tenant_attained_service", service, self.service.clone());
         self.ledger.register(registry);

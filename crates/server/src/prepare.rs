@@ -8,6 +8,7 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use bytes::Bytes;
 use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
@@ -15,7 +16,8 @@ use tollgate_engine::{Sampling, Stop, TemplateError, Token};
 use tollgate_policy::ids::ModelId;
 use tollgate_policy::outcome::Rejection;
 use tollgate_policy::request::Arrival;
-use tollgate_policy::units::Tokens;
+use tollgate_policy::slo::Asked;
+use tollgate_policy::units::{Micros, Tokens};
 use tollgate_wire::{
     BadRequest, ChatRequest, CompletionRequest, Constraint, Delivery, EmbeddingRequest, Encoding,
     Params, PromptText, Relay, RelayKind,
@@ -195,8 +197,28 @@ pub(crate) async fn prepare(
         }
     }
     order.repeat = repeat;
+    order.arrival.slo = Asked {
+        whole: order.arrival.slo.whole,
+        ..asked(&parts.headers)
+    };
     order.arrival.retry = app.repeats.is_retry(&parts.headers, tenant, visit.received);
     Ok(order)
+}
+
+/// What a request asks of its latency, beyond what its class is promised. What is no whole number
+/// of milliseconds is not heard, as any header that is not understood.
+fn asked(headers: &HeaderMap) -> Asked {
+    let millis = |names: [&str; 2]| {
+        let value = names.iter().find_map(|name| headers.get(*name))?;
+        let millis: u64 = value.to_str().ok()?.trim().parse().ok()?;
+        (millis > 0).then(|| Micros::from_millis(millis))
+    };
+    Asked {
+        ttft: millis(["x-tollgate-slo-ttft-ms", "x-llm-d-slo-ttft-ms"]),
+        tpot: millis(["x-tollgate-slo-tpot-ms", "x-llm-d-slo-tpot-ms"]),
+        e2e: millis(["x-tollgate-slo-e2e-ms", "x-llm-d-slo-e2e-ms"]),
+        whole: false,
+    }
 }
 
 /// Who is calling.
@@ -282,6 +304,10 @@ fn digest(
         prompt: asked,
         output_max: ask.output_max(),
         retry: false,
+        slo: Asked {
+            whole: !ask.params().is_some_and(|params| params.delivery.stream),
+            ..Asked::default()
+        },
         received: visit.received,
     };
     let order = engine_order(engine, endpoint, ask, prompt.unwrap_or_default())?;
@@ -350,6 +376,10 @@ fn passage(
             }
         },
         retry: false,
+        slo: Asked {
+            whole: !relay.delivery.stream,
+            ..Asked::default()
+        },
         received: visit.received,
     };
     let prompt = relay.prompt.clone();

@@ -187,6 +187,9 @@ fn message(outcome: Outcome) -> String {
         Outcome::Evicted(Eviction::QueueTime) => {
             "no replica had room in time; try again when Retry-After says"
         }
+        Outcome::Evicted(Eviction::Slo) => {
+            "it waited too long to be answered as fast as promised; try again when Retry-After says"
+        }
         Outcome::Evicted(Eviction::Draining) => "this gateway is going away; try again elsewhere",
         Outcome::ReplicaFailed(Failure::Busy) => {
             "the engine of this model has no room; try again when Retry-After says"
@@ -255,9 +258,7 @@ pub(crate) fn rejected(rejection: Rejection) -> String {
              not made again"
         }
         Rejection::KeyScope => "this key is not good for this; use another of yours",
-        Rejection::RetryBudget => {
-            "too many requests are retries just now; come back when Retry-After says"
-        }
+        Rejection::RetryBudget => "too many are retries just now; come back when Retry-After says",
         Rejection::Concurrency => {
             "as many of your requests are in flight as your limit allows; wait for one to end"
         }
@@ -265,6 +266,7 @@ pub(crate) fn rejected(rejection: Rejection) -> String {
         Rejection::Capacity => {
             "what waits already takes longer than you may wait; try again when Retry-After says"
         }
+        Rejection::Slo => "it would be later than promised; try again when Retry-After says",
         Rejection::Draining => "this gateway is going away; try again elsewhere",
         Rejection::NoBooks => {
             "what is served can't be written down just now, so nothing new is; try again when \

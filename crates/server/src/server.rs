@@ -222,6 +222,8 @@ impl Server {
         let own = first_tariff(own, &app, &config.data_dir).await?;
         let begun = app.clerk.begin(ear, own, left.recent, &app);
         let begun = begun.and_then(|()| app.counting.begin(count, opened.folding, &app));
+        let promises = desk.books().promises();
+        let begun = begun.and_then(|()| promises.begin(&desk, &config));
         begun.map_err(|source| no_thread(&source))?;
         let server = Self {
             address: listener.local_addr().unwrap_or(address),
@@ -319,6 +321,7 @@ impl Server {
             desk.books().journal().close();
             app.counting.stop();
             app.clerk.stop();
+            desk.books().promises().stop();
             replicas::stop_all(&desk, count);
         };
         // An engine that is stuck inside a step hears nothing; the process ends over its head.

@@ -77,6 +77,26 @@ pub(super) const PROCESS: &[Key] = &[
 
 pub(super) const ADMIN: &[Key] = &[
     key(
+        "admission.trace",
+        "`on` or `off`",
+        Is("on"),
+        "Whether each decision of a model with an `slo` is written to `data_dir/admission`, with \
+         what was known, promised and came; `tollgate admission report` and `export` read it.",
+    ),
+    key(
+        "admission.trace_max",
+        "size, 1MiB..=64GiB",
+        Is("64MiB"),
+        "How long all of that may be; the oldest goes first.",
+    ),
+    key(
+        "admission.state",
+        "`on` or `off`",
+        Is("on"),
+        "Whether what was learned of a model's latency is kept there too, and taken on at the next \
+         start where engine, model and machine are the same.",
+    ),
+    key(
         "admin.keys[].name",
         "1 to 64 of `A-Za-z0-9._-`",
         Is("admin"),

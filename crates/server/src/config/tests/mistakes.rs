@@ -91,7 +91,7 @@ models:
     context: 8192
     kv_tokens: 4096
     fake: {}
-    slo: { ttft: 2s, tpot: 0ms }
+    slo: { ttft: 0s, tpot: 0ms, alpha: 1 }
     max_stream: 10s
   - name: e
     engine: fake
@@ -114,8 +114,9 @@ models:
     10:21: models[2].aliases[2] is d, which names models[2] already; names are unique
     12:16: models[2].kv_tokens is 4096; one request may need the context's 8192
     13:11: models[2].fake is for engine: fake; this engine is embedded
-    14:18: models[2].slo.ttft is not in this version; leave it out
+    14:18: models[2].slo.ttft is 0s; use 1ms..=10m
     14:28: models[2].slo.tpot is 0ms; use 1ms..=10s
+    14:40: models[2].slo.alpha is 1; use 0.001..=0.5
     15:17: models[2].max_stream ends each stream before its first stream.keepalive
     16:5: models[3].stream.idle is for engines in other processes; this one is in ours
     18:14: models[3].context is 9000, more than fake.context 8192
