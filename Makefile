@@ -21,12 +21,13 @@ MIXES ?= 400
 # A heading, so that a long run shows where it is.
 say = @printf '\n== %s\n' "$(1)"
 
-.PHONY: help serve test check fmt tidy docs lint doc doctest unit mixes end-to-end wasm prerequisites model nextest
+.PHONY: help serve test check fmt tidy docs lint doc doctest unit mixes end-to-end wasm prerequisites model nextest test-engines
 
 help:
 	@echo 'make serve   build Tollgate and serve the default model on 127.0.0.1:8080'
 	@echo '             other arguments: make serve ARGS="--config my.yaml"'
 	@echo 'make test    everything that CI runs; cheap checks first'
+	@echo 'make test-engines   real llama-server and vLLM behind it; builds the first'
 	@echo 'make check   the quick part of it: formatting, tidy, clippy, docs'
 	@echo
 	@echo 'The first build compiles llama.cpp, once for serve and once for test. On two cores that'
@@ -100,6 +101,16 @@ end-to-end: model $(VENV)/installed
 	$(call say,the openai client against the built binary)
 	cargo build --workspace
 	TOLLGATE_BIN=$(TARGET_DIR)/debug/tollgate $(VENV)/bin/python -m pytest -p no:cacheprovider tests/openai
+
+# Not part of `make test`: it builds llama.cpp's server, or takes LLAMA_SERVER, and takes vLLM from a
+# virtual environment, if VLLM and VLLM_MODEL name one and its model.
+LLAMA_SERVER ?= $(abspath $(TARGET_DIR))/llama-server/build/bin/llama-server
+test-engines: model $(VENV)/installed
+	$(call say,real engines behind the built binary)
+	@[ -x "$(LLAMA_SERVER)" ] || scripts/build-llama-server.sh $(TARGET_DIR)/llama-server
+	cargo build --workspace
+	TOLLGATE_BIN=$(TARGET_DIR)/debug/tollgate LLAMA_SERVER=$(LLAMA_SERVER) \
+		$(VENV)/bin/python -m pytest -p no:cacheprovider tests/engines
 
 prerequisites:
 	@scripts/prerequisites.sh

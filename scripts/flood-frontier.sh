@@ -40,17 +40,17 @@ wait_for() {
 }
 
 window() { serve "$1" "Tollgate:$2" "    window: { concurrency: $2, headroom: $3 }"; }
-# Everybody for everybody's tenants: the headroom that `auto` would keep of 64.
-window 18200 16 2
-window 18201 28 2
+# Four are kept free, so that two newcomers at once find a place.
+window 18200 16 4
+window 18201 28 4
 window 18202 44 4
-window 18203 56 3
+window 18203 56 4
 serve 18204 Tollgate:auto ""
-serve 18205 "first in first out" "fairness: { policy: fifo }"
+serve 18205 fifo "fairness: { policy: fifo }"
 
 if [ -n "$kvwarden" ]; then
   serve 18206 "" "fairness: { policy: fifo }"
-  for point in 18210:150:5 18211:300:10 18212:600:10 18213:900:20; do
+  for point in 18211:300:10 18212:600:10 18213:900:20; do
     IFS=: read -r port rpm burst <<< "$point"
     cat > "$work/$port.yaml" <<CFG
 host: 127.0.0.1
@@ -62,7 +62,7 @@ models: [{model_id: stub, engine: vllm, max_model_len: 4096, port: 18206}]
 CFG
     (cd "$work" && KVWARDEN_DEV_SKIP_ENGINE_LAUNCH=1 KVWARDEN_TELEMETRY=0 exec "$kvwarden" serve --config "$work/$port.yaml") > "$work/$port.log" 2>&1 & pids+=($!)
     wait_for "http://127.0.0.1:$port/health"
-    urls+=(--url "kvwarden:$rpm rpm=http://127.0.0.1:$port/v1")
+    urls+=(--url "kvwarden:${rpm}rpm=http://127.0.0.1:$port/v1")
   done
 fi
 

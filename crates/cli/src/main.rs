@@ -1,5 +1,6 @@
 //! The `tollgate` binary: reads the command line, and leaves the rest to the crates below it.
 
+mod admission;
 mod banner;
 mod bench;
 mod check;
@@ -117,6 +118,8 @@ enum Verb {
     Usage(usage::UsageArgs),
     /// What a tenant owes for a month.
     Invoice(usage::InvoiceArgs),
+    /// How promises of latency fare: what a gateway says now, and what its trace of decisions says.
+    Admission(admission::AdmissionArgs),
     /// Read the ledger of a data folder, recount it, or repair it.
     Ledger(ledger::LedgerArgs),
 }
@@ -161,5 +164,6 @@ fn main() -> ExitCode {
         Verb::Usage(args) => usage::usage(&args),
         Verb::Invoice(args) => usage::invoice(&args),
         Verb::Ledger(args) => ledger::ledger(&args),
+        Verb::Admission(args) => admission::admission(&args),
     }
 }

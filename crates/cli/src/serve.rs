@@ -1,5 +1,6 @@
 //! `tollgate serve`.
 
+use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -26,7 +27,11 @@ pub(crate) fn serve(args: ServeArgs) -> ExitCode {
         Ok(config) => config,
         Err(code) => return code,
     };
-    let runtime = match tokio::runtime::Runtime::new() {
+    let runtime = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(threads(&config))
+        .enable_all()
+        .build();
+    let runtime = match runtime {
         Ok(runtime) => runtime,
         Err(error) => return fail(&format!("no runtime: {error}")),
     };
@@ -40,6 +45,13 @@ pub(crate) fn serve(args: ServeArgs) -> ExitCode {
     // What still runs now was told to end at once.
     runtime.shutdown_background();
     code
+}
+
+/// Threads that carry requests.
+fn threads(config: &Config) -> usize {
+    let each_core = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let wanted = config.server.threads.map(NonZeroUsize::get);
+    wanted.unwrap_or_else(each_core)
 }
 
 /// The file's configuration, or the one that holds without a file; flags win over both.

@@ -2,7 +2,8 @@
 //!
 //! `cargo bench -p tollgate-policy` prints the mean of a whole life of a request; with
 //! `TOLLGATE_PERCENTILES=1` it prints the percentiles of each kind of event instead, timed one by
-//! one. Under callgrind the same run counts instructions.
+//! one; and with `TOLLGATE_SLO=1` each request is promised something too, by a fitted model of a
+//! hundred trees. Under callgrind the same run counts instructions.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 #![expect(clippy::disallowed_types, reason = "a benchmark measures time")]
@@ -16,13 +17,15 @@ use criterion::{Criterion, criterion_group};
 use tollgate_policy::bucket::Rate;
 use tollgate_policy::fair::Policy;
 use tollgate_policy::gateway::{
-    Config, Effect, Event, Gateway, Model, ReplicaConfig, Report, Served,
+    Config, Effect, Event, Gateway, Learned, Model, ReplicaConfig, Report, Served,
 };
 use tollgate_policy::ids::{ModelId, ReplicaId, RequestId, TenantId};
 use tollgate_policy::outcome::{EngineEnding, FinishReason};
 use tollgate_policy::pace::Target;
 use tollgate_policy::request::{Arrival, ClientEnding};
 use tollgate_policy::route;
+use tollgate_policy::slo::trees::{Node, Trees};
+use tollgate_policy::slo::{Asked, Slo, Terms};
 use tollgate_policy::tenant::{Allowed, Class, Limits, Tenant, TenantTable};
 use tollgate_policy::units::{KvBlocks, KvByteMicros, KvBytes, Micros, Time, Tokens};
 use tollgate_policy::usage::{Usage, Weights};
@@ -68,7 +71,10 @@ impl Bench {
             max_wait: Some(Micros::from_secs(3_600)),
             max_stream: Micros::from_secs(3_600),
             kv_per_token: KvBytes::new(131_072),
-            target: Target::default(),
+            target: Target {
+                slo: promises(),
+                ..Target::default()
+            },
             window: Bounds::default(),
             routing: route::Policy::default(),
             loading: None,
@@ -98,10 +104,21 @@ impl Bench {
             replica: ReplicaId::new(0),
             capacity,
         });
+        bench.learn();
         for _ in 0..5_000 {
             bench.arrive();
         }
         bench
+    }
+
+    /// Takes on a fitted model, where anything is promised.
+    fn learn(&mut self) {
+        if !promises().is_off() {
+            self.handle(Event::Recalled {
+                model: ModelId::new(0),
+                learned: Learned::Model(fitted()),
+            });
+        }
     }
 
     fn handle(&mut self, event: Event) {
@@ -126,6 +143,7 @@ impl Bench {
             prompt: Tokens::new(100),
             output_max: None,
             retry: false,
+            slo: Asked::default(),
             received: self.now,
         }));
     }
@@ -148,6 +166,7 @@ impl Bench {
         let Some(id) = self.running.pop_front() else {
             return;
         };
+        self.handle(Event::FirstToken { id });
         let usage = Usage {
             prompt: Tokens::new(100),
             cached: Tokens::ZERO,
@@ -160,6 +179,32 @@ impl Bench {
             ending: ClientEnding::Delivered,
         });
     }
+}
+
+/// What is promised: nothing, or so much that nobody is refused.
+fn promises() -> Slo {
+    if std::env::var_os("TOLLGATE_SLO").is_none() {
+        return Slo::default();
+    }
+    let long = Some(Micros::from_secs(3_600));
+    Slo::of(Terms {
+        ttft: long,
+        tpot: long,
+        e2e: long,
+        ..Terms::NONE
+    })
+}
+
+/// A hundred trees of five levels.
+fn fitted() -> Trees {
+    let split = |n: u16| Node::Split {
+        feature: (n % 11) as u8,
+        most: u64::from(n) * 100,
+        left: 2 * n + 1,
+        right: 2 * n + 2,
+    };
+    let tree = |_| (0..31).map(split).chain((0..32).map(Node::Leaf)).collect();
+    Trees::new((0..100).map(tree).collect()).unwrap_or_default()
 }
 
 fn decision(criterion: &mut Criterion) {

@@ -314,6 +314,18 @@ impl FairQueue {
         Tokens::new(own.get().saturating_mul(times)).min(self.work)
     }
 
+    /// How many requests are served before a newcomer of this tenant, in the same order.
+    pub fn count_ahead_of(&self, tenant: TenantId, weight: NonZeroU32) -> u64 {
+        let all = count(self.waiting.len());
+        if self.policy == Policy::Fifo {
+            return all;
+        }
+        let own = self.lane(tenant).map_or(0, |lane| count(lane.line.len()));
+        let active = self.active_weight.max(u64::from(weight.get()));
+        let times = active.div_ceil(u64::from(weight.get()));
+        own.saturating_mul(times).min(all)
+    }
+
     /// The same for a request that waits already, at this place among its tenant's own, from 1: of
     /// its tenant's work that waits, an equal part for each that is before it.
     pub fn ahead_of_waiting(&self, waiting: &Waiting, place: u32) -> Tokens {

@@ -14,6 +14,7 @@ mod fleet;
 #[cfg(test)]
 mod law;
 mod progress;
+mod promise;
 mod run;
 mod standing;
 #[cfg(test)]
@@ -27,7 +28,8 @@ use rand_pcg::Pcg64;
 
 use self::end::{Ended, Stranger};
 pub use self::event::{
-    Books, Dispatch, Effect, Event, Quota, Record, Refusal, Report, Served, Tenancy,
+    Books, Dispatch, Effect, Event, Learned, Quota, Record, Refusal, Report, Served, Tenancy,
+    Weighed,
 };
 use self::progress::Tracks;
 pub use self::progress::{MARK_EVERY, Progress};
@@ -44,6 +46,7 @@ use crate::request::Request;
 use crate::retry::RetryBudget;
 use crate::route::{self, Affinity, Router};
 use crate::shelf::{self, Loading};
+use crate::slo;
 use crate::tenant::{Class, Tenant, TenantTable};
 use crate::units::{KvByteMicros, KvBytes, Micros, NanoUsd, Service, Time, Tokens};
 use crate::usage::Weights;
@@ -143,6 +146,8 @@ struct Pool {
     standing: [Standing; 3],
     router: Router,
     failovers: Budget,
+    /// Who is let in by what it would come to, where anything is promised.
+    slo: Option<Box<slo::Admission>>,
     /// Who was passed by last, for want of room.
     passed: Option<Passed>,
 }
@@ -211,6 +216,7 @@ impl Gateway {
             standing: std::array::from_fn(|_| Standing::default()),
             router: Router::new(model.routing, seed ^ u64::from(id)),
             failovers: Budget::default(),
+            slo: promise::admission(&model.target.slo),
             model,
             rate: BusyRate::default(),
             tpot: Tpot::default(),
@@ -242,6 +248,7 @@ impl Gateway {
     /// Takes in a fact.
     pub fn handle(&mut self, event: Event, now: Time) {
         self.tracks.hear(&event, now);
+        self.notice_overdue(now);
         match event {
             Event::Arrived(arrival) => self.arrive(arrival, Affinity::default(), now),
             Event::Sought(arrival, affinity) => self.arrive(arrival, affinity, now),
@@ -280,6 +287,7 @@ impl Gateway {
             Event::ReplicaStopped { replica } => self.replica_stopped(replica),
             Event::ReplicaLeaving { replica } => self.leave(replica),
             Event::Reconfigured(tenancy) => self.reconfigure(*tenancy, now),
+            Event::Recalled { model, learned } => self.recall(model, learned),
             Event::Priced(tariff) => self.purses.change(*tariff, now),
             Event::Drain { bound } => self.begin_drain(bound, now),
             Event::Remembered {

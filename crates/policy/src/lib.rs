@@ -29,6 +29,7 @@ pub mod request;
 pub mod retry;
 pub mod route;
 pub mod shelf;
+pub mod slo;
 pub mod tenant;
 pub mod units;
 pub mod usage;

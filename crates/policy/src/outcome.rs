@@ -173,6 +173,8 @@ pub enum Rejection {
     QueueFull,
     /// The queue is hopeless already: what is ahead takes longer than the wait allowed.
     Capacity,
+    /// An upper bound on its latency does not fit what its class is promised.
+    Slo,
     /// The gateway is going away.
     Draining,
     /// What is served can't be written down.
@@ -188,6 +190,8 @@ pub enum Rejection {
 pub enum Eviction {
     /// It waited as long as it may.
     QueueTime,
+    /// Its latency can't be what its class is promised any more.
+    Slo,
     /// The drain's bound came first.
     Draining,
 }
@@ -368,6 +372,7 @@ impl Rejection {
             Self::RetryBudget => unavailable("retry_budget"),
             Self::QueueFull => unavailable("queue_full"),
             Self::Capacity => unavailable("capacity"),
+            Self::Slo => unavailable("slo"),
             Self::Draining => unavailable("draining"),
             Self::NoBooks => unavailable("ledger"),
             Self::NoDirectory => unavailable("store"),
@@ -380,6 +385,7 @@ impl Eviction {
     const fn row(self) -> Row {
         let row = match self {
             Self::QueueTime => unavailable("queue_time"),
+            Self::Slo => unavailable("slo_evicted"),
             Self::Draining => unavailable("draining"),
         };
         // It was admitted, so the ledger has a row for it: of nothing.

@@ -6,6 +6,7 @@
 
 use std::collections::VecDeque;
 
+use crate::slo::Slo;
 use crate::units::{Micros, Time, Tokens};
 
 /// How soon an engine may compute a prompt.
@@ -38,12 +39,15 @@ impl Haste {
 pub struct Target {
     /// The time between two tokens that is promised.
     pub tpot: Micros,
+    /// What decides who is let in.
+    pub slo: Slo,
 }
 
 impl Default for Target {
     fn default() -> Self {
         Self {
             tpot: Micros::from_millis(100),
+            slo: Slo::default(),
         }
     }
 }
@@ -200,43 +204,49 @@ mod tests {
         Time::START + Micros::from_millis(millis)
     }
 
-    const TARGET: Target = Target {
-        tpot: Micros::from_millis(50),
-    };
+    fn target() -> Target {
+        Target {
+            tpot: Micros::from_millis(50),
+            ..Target::default()
+        }
+    }
 
     #[test]
     fn a_pool_that_slows_down_is_believed_up_to_a_bound() {
         let mut tpot = Tpot::default();
-        assert_eq!(tpot.estimate(TARGET, at(0)), Micros::from_millis(50));
+        assert_eq!(tpot.estimate(target(), at(0)), Micros::from_millis(50));
         for n in 0..20 {
             tpot.record(Micros::from_millis(120), at(n));
         }
-        assert_eq!(tpot.estimate(TARGET, at(20)), Micros::from_millis(120));
+        assert_eq!(tpot.estimate(target(), at(20)), Micros::from_millis(120));
         tpot.record(Micros::from_secs(60), at(21));
         assert_eq!(
-            tpot.estimate(TARGET, at(21)),
+            tpot.estimate(target(), at(21)),
             Micros::from_millis(120),
             "one is no percentile"
         );
         for n in 30..60 {
             tpot.record(Micros::from_secs(60), at(n));
         }
-        assert_eq!(tpot.estimate(TARGET, at(60)), Micros::from_millis(200));
+        assert_eq!(tpot.estimate(target(), at(60)), Micros::from_millis(200));
     }
 
     #[test]
     fn a_fast_pool_is_not_believed_to_be_faster_than_promised() {
         let mut tpot = Tpot::default();
         tpot.record(Micros::from_millis(1), at(0));
-        assert_eq!(tpot.estimate(TARGET, at(0)), Micros::from_millis(50));
+        assert_eq!(tpot.estimate(target(), at(0)), Micros::from_millis(50));
     }
 
     #[test]
     fn an_old_measurement_falls_to_the_safe_side() {
         let mut tpot = Tpot::default();
         tpot.record(Micros::from_millis(60), at(0));
-        assert_eq!(tpot.estimate(TARGET, at(60_000)), Micros::from_millis(60));
-        assert_eq!(tpot.estimate(TARGET, at(60_001)), Micros::from_millis(100));
+        assert_eq!(tpot.estimate(target(), at(60_000)), Micros::from_millis(60));
+        assert_eq!(
+            tpot.estimate(target(), at(60_001)),
+            Micros::from_millis(100)
+        );
     }
 
     #[test]

@@ -11,6 +11,7 @@ use crate::failover::Tries;
 use crate::fair::Waiting;
 use crate::ids::{KeyId, ModelId, ReplicaId, RequestId, TenantId};
 use crate::outcome::{EngineEnding, Outcome, Phase};
+use crate::slo::Asked;
 use crate::tenant::Class;
 use crate::units::{KvBlocks, Time, Tokens};
 use crate::usage::{Counted, Usage};
@@ -32,6 +33,8 @@ pub struct Arrival {
     pub output_max: Option<Tokens>,
     /// Whether it is another try: its client says so, or its idempotency key has been seen.
     pub retry: bool,
+    /// How much faster than its class it asks to be answered.
+    pub slo: Asked,
     /// When the gateway received it, before its body was read.
     pub received: Time,
 }

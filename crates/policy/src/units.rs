@@ -108,6 +108,15 @@ impl AddAssign for Micros {
     }
 }
 
+impl Sub for Micros {
+    type Output = Self;
+
+    /// Zero where `other` is the longer one.
+    fn sub(self, other: Self) -> Self {
+        Self(self.0.saturating_sub(other.0))
+    }
+}
+
 /// A number of tokens: prompt, output or both.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Tokens(u64);

@@ -4,6 +4,7 @@
 //! computer only, which the configuration sees to. With them every request needs one. It shows
 //! neither prompts nor keys, but for a key that was just made, once.
 
+mod admission;
 mod money;
 mod people;
 mod queue;
@@ -43,6 +44,7 @@ const OPENAPI: &str = include_str!("admin/openapi.json");
 pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
         .route("/admin/v1/queue", get(queue::queue))
+        .route("/admin/v1/admission", get(admission::admission))
         .route("/admin/v1/openapi.json", get(openapi))
         .route(
             "/admin/v1/replicas",
@@ -73,10 +75,14 @@ pub(crate) fn router(app: Arc<App>) -> Router {
 }
 
 /// What is shown, and not changed, without admin keys.
-const OPEN: [&str; 2] = ["/admin/v1/queue", "/admin/v1/replicas"];
+const OPEN: [&str; 3] = [
+    "/admin/v1/queue",
+    "/admin/v1/replicas",
+    "/admin/v1/admission",
+];
 
-/// Who is let in: whoever has an admin key, or, where there are none, whoever looks at the queue or
-/// at the replicas.
+/// Who is let in: whoever has an admin key, or, where there are none, whoever looks at the queue,
+/// at the replicas or at admission.
 async fn let_in(State(app): State<Arc<App>>, mut request: Request, next: Next) -> Response {
     if app.admins.is_empty() {
         let looks = request.method() == Method::GET && OPEN.contains(&request.uri().path());

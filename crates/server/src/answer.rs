@@ -96,7 +96,7 @@ async fn stream(context: Context<'_>, mut flight: InFlight) -> Response {
         match tokio::time::timeout(patience, flight.letters().recv()).await {
             Ok(Some(Letter::Dispatched(sent))) => {
                 context.visit.line.fence(sent.fence);
-                dispatch = Some(sent);
+                dispatch = Some(*sent);
             }
             Ok(Some(letter @ (Letter::Delta(_) | Letter::Finished(..)))) => {
                 break Opening::Letter(letter);
@@ -156,7 +156,7 @@ async fn whole(context: Context<'_>, mut flight: InFlight) -> Response {
         match flight.letters().recv().await {
             Some(Letter::Dispatched(sent)) => {
                 context.visit.line.fence(sent.fence);
-                dispatch = Some(sent);
+                dispatch = Some(*sent);
             }
             Some(Letter::Delta(delta)) => take(&mut choices, delta),
             Some(Letter::Finished(choice, reason)) => {
@@ -194,7 +194,7 @@ async fn vectors(context: Context<'_>, mut flight: InFlight) -> Response {
         match flight.letters().recv().await {
             Some(Letter::Dispatched(sent)) => {
                 context.visit.line.fence(sent.fence);
-                dispatch = Some(sent);
+                dispatch = Some(*sent);
             }
             Some(Letter::Vector(place, vector)) => {
                 let place = usize::try_from(place).unwrap_or(usize::MAX);

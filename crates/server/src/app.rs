@@ -7,6 +7,7 @@ use std::time::Duration;
 
 use axum::body::Body;
 use axum::response::Response;
+use http_body::Body as _;
 use tollgate_engine::Model;
 use tollgate_policy::gateway::Event;
 use tollgate_policy::ids::{ModelId, RequestId, TenantId};
@@ -75,8 +76,8 @@ pub(crate) struct Callers {
 pub(crate) struct Bounds {
     /// Bytes of a body.
     pub(crate) body_max: usize,
-    /// Time for a body to come in, whole.
-    pub(crate) body_time: Duration,
+    /// Time for a head to come in, whole, and then for its body.
+    pub(crate) read_time: Duration,
 }
 
 /// A model that is served, as handlers need it.
@@ -141,12 +142,10 @@ impl App {
     pub(crate) async fn serve(
         self: Arc<Self>,
         kind: RelayKind,
+        visit: Visit,
         request: axum::extract::Request,
     ) -> Response {
         let (parts, body) = request.into_parts();
-        let Some(visit) = parts.extensions.get::<Visit>().cloned() else {
-            return refuse::bug();
-        };
         let prepared = guarded(prepare::prepare(&self, kind, &visit, &parts, body)).await;
         match prepared {
             Ok(Ok(order)) => {
@@ -167,7 +166,8 @@ impl App {
         }
     }
 
-    /// Answers a request that was turned away, and ends it. `unread` is what is left of its body.
+    /// Answers a request that was turned away, at once, and ends it. `unread` is what is left of
+    /// its body.
     pub(crate) fn turn_away(
         &self,
         visit: &Visit,
@@ -183,7 +183,12 @@ impl App {
         // Spread by when they came, so that they don't come back in one instant.
         let wait = 1_000_000 + visit.received.as_micros() % 1_000_000;
         let retry_after = outcome.row().retry_after.then(|| Micros::new(wait));
-        refuse::turned(turned, quota, retry_after, unread)
+        let mut response = refuse::turned(turned, quota, retry_after);
+        if let Some(unread) = unread.filter(|unread| !unread.is_end_stream()) {
+            visit.line.linger();
+            refuse::close_if_large(&unread, response.headers_mut());
+        }
+        response
     }
 
     pub(crate) fn end_early(&self, visit: &Visit, tenant: Option<TenantId>, outcome: Outcome) {

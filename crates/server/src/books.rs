@@ -3,7 +3,7 @@
 
 use std::borrow::Cow;
 
-use tollgate_policy::gateway::{Dispatch, Progress, Record};
+use tollgate_policy::gateway::{Dispatch, Progress, Record, Weighed};
 use tollgate_policy::ids::{KeyId, ModelId, RequestId, TenantId};
 use tollgate_policy::outcome::{LedgerEffect, Level, Outcome};
 use tollgate_policy::tenant::Tenant;
@@ -15,6 +15,7 @@ use crate::journal::Journal;
 use crate::journal::record::{self, Counted, Ended, Mark, RequestName, Started, UnixMicros, Used};
 use crate::membership::KeyNames;
 use crate::metrics::Metrics;
+use crate::promises::{Line, Promises};
 
 /// The three of them.
 #[derive(Debug)]
@@ -24,6 +25,7 @@ pub(crate) struct Books {
     /// By [`ModelId`].
     model_names: Vec<String>,
     keys: KeyNames,
+    promises: Promises,
 }
 
 impl Books {
@@ -33,6 +35,7 @@ impl Books {
             journal,
             model_names,
             keys: KeyNames::default(),
+            promises: Promises::new(),
         }
     }
 
@@ -45,6 +48,11 @@ impl Books {
         &self.metrics
     }
 
+    /// What is kept of promises.
+    pub(crate) fn promises(&self) -> &Promises {
+        &self.promises
+    }
+
     pub(crate) fn journal(&self) -> &Journal {
         &self.journal
     }
@@ -54,7 +62,8 @@ impl Books {
         self.name(id).to_string()
     }
 
-    fn name(&self, id: RequestId) -> RequestName {
+    /// The same, not yet written out.
+    pub(crate) fn name(&self, id: RequestId) -> RequestName {
         RequestName {
             boot: self.journal.boot(),
             number: id.get(),
@@ -85,6 +94,8 @@ impl Books {
         clock: &Clock,
     ) {
         let unix = |at: Time| UnixMicros::new(clock.unix_micros(at));
+        let of = (model, self.model_name(model));
+        self.metrics.fleet().sent(of, dispatch.because.label());
         self.journal.append(record::Record::Started(Started {
             request: self.name(dispatch.id),
             tenant: tenant.name.clone(),
@@ -119,6 +130,19 @@ impl Books {
             self.journal.append(record::Record::Ended(ended));
         }
         self.log(record, tenant.map(|(_, tenant)| tenant), model);
+    }
+
+    /// Writes down how a request was judged, and what came of it.
+    pub(crate) fn weigh(&self, weighed: &Weighed, tenant: &Tenant, clock: &Clock) {
+        let model = self.model_name(weighed.model);
+        self.metrics.weighed(&weighed.row, model);
+        self.promises.write(Line {
+            received_unix_us: clock.unix_micros(weighed.row.judged.received),
+            request: weighed.row.id.get(),
+            model: model.to_owned(),
+            tenant: tenant.name.clone(),
+            row: weighed.row,
+        });
     }
 
     fn ended(&self, record: &Record, tenant: &Tenant, clock: &Clock) -> Ended {

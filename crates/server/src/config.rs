@@ -22,6 +22,7 @@ mod quantity;
 pub mod reference;
 mod remote;
 mod server;
+mod slo;
 mod store;
 mod stuck;
 mod tenants;
@@ -49,8 +50,9 @@ pub use self::prefixes::{Published, PublishedForm, PublishedText};
 pub use self::problem::Problem;
 pub(crate) use self::quantity::thousandths;
 pub(crate) use self::remote::Reach;
-pub use self::remote::{Address, RemoteConfig, RemoteKind, Secret};
+pub use self::remote::{Address, RemoteConfig, RemoteKind, Secret, Speaks};
 pub use self::server::{MetricsReaders, ServerConfig};
+pub use self::slo::AdmissionConfig;
 pub use self::store::{ServerUrl, StoreConfig};
 pub use self::stuck::{Stuck, WhenStuck};
 pub use self::tenants::{ANONYMOUS, Tenants};
@@ -75,6 +77,8 @@ pub struct Config {
     pub prices: Vec<PriceRow>,
     /// How what is served is written down.
     pub ledger: LedgerConfig,
+    /// What is kept of how requests were judged.
+    pub admission: AdmissionConfig,
     /// Bounds of the HTTP server.
     pub server: ServerConfig,
     /// Who may read the metrics.
@@ -102,6 +106,7 @@ impl Config {
             store: StoreConfig::default(),
             prices: Vec::new(),
             ledger: LedgerConfig::default(),
+            admission: AdmissionConfig::default(),
             server: ServerConfig::default(),
             metrics: MetricsReaders::default(),
             identity: Identity {
@@ -175,6 +180,9 @@ fn read_fields(fields: &mut Fields<'_, '_>, env: Env<'_>) -> Config {
             .unwrap_or_default(),
         ledger: fields
             .optional("ledger", |value| LedgerConfig::read(&value))
+            .unwrap_or_default(),
+        admission: fields
+            .optional("admission", |value| AdmissionConfig::read(&value))
             .unwrap_or_default(),
         prices: fields
             .optional("prices", |value| store::prices(&value, &models))

@@ -7,6 +7,7 @@
 mod view;
 
 use std::collections::{BTreeSet, HashMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{Notify, mpsc, watch};
@@ -36,6 +37,8 @@ const LETTERS_BESIDE_TEXT: usize = 16;
 pub(crate) struct Desk {
     clock: Clock,
     state: Mutex<State>,
+    /// The number of the last request.
+    last_id: AtomicU64,
     books: Books,
     /// The timer waits on it for an earlier wake.
     sooner: Notify,
@@ -61,9 +64,10 @@ struct State {
     gateway: Gateway,
     requests: HashMap<RequestId, Open>,
     engines: Vec<Option<Engine>>,
+    /// What was last said of it.
+    ready: bool,
     /// Replicas whose engine did not come back from a step.
     given_up: BTreeSet<ReplicaId>,
-    next_id: u64,
     /// When the timer is set to.
     armed: Option<Time>,
 }
@@ -135,13 +139,14 @@ impl Desk {
             gateway: Gateway::new(config),
             requests: HashMap::new(),
             engines,
+            ready: false,
             given_up: BTreeSet::new(),
-            next_id: 0,
             armed: None,
         };
         let desk = Self {
             clock,
             state: Mutex::new(state),
+            last_id: AtomicU64::new(0),
             books,
             sooner: Notify::new(),
             tasks,
@@ -161,9 +166,7 @@ impl Desk {
 
     /// A name for a request that is just being received.
     pub(crate) fn next_id(&self) -> RequestId {
-        let mut state = self.lock();
-        state.next_id += 1;
-        RequestId::new(state.next_id)
+        RequestId::new(self.last_id.fetch_add(1, Ordering::Relaxed) + 1)
     }
 
     /// Hands in a request, and returns its handler's end of it. The first letter says what becomes
@@ -385,8 +388,8 @@ impl Desk {
     /// Gives the policy one fact, and carries out all it orders.
     fn run(&self, state: &mut State, event: Event) {
         state.note(&event);
-        let mut facts = VecDeque::from([event]);
-        while let Some(fact) = facts.pop_front() {
+        let (mut first, mut facts) = (Some(event), VecDeque::new());
+        while let Some(fact) = first.take().or_else(|| facts.pop_front()) {
             state.gateway.handle(fact, self.clock.now());
             while let Some(effect) = state.gateway.poll_effect() {
                 if let Some(consequence) = self.carry_out(state, effect) {
@@ -394,10 +397,10 @@ impl Desk {
                 }
             }
         }
-        self.ready.send_if_modified(|ready| {
-            let now = state.gateway.is_ready();
-            std::mem::replace(ready, now) != now
-        });
+        let ready = state.gateway.is_ready();
+        if std::mem::replace(&mut state.ready, ready) != ready {
+            self.ready.send_replace(ready);
+        }
         let wake = state.gateway.next_wake();
         if wake.is_some_and(|at| state.armed.is_none_or(|armed| at < armed)) {
             self.sooner.notify_one();
@@ -411,7 +414,7 @@ impl Desk {
                 self.note_start(state, &dispatch);
                 return state.dispatch(dispatch);
             }
-            Effect::Refuse(refusal) => state.tell(refusal.id, Letter::Refused(refusal)),
+            Effect::Refuse(refusal) => state.tell(refusal.id, Letter::Refused(Box::new(refusal))),
             Effect::Cancel {
                 id,
                 replica,
@@ -435,6 +438,10 @@ impl Desk {
                 state.requests.remove(&record.id);
                 let tenant = record.tenant.map(|id| (id, state.gateway.tenant(id)));
                 self.books.close(&record, tenant, &self.clock);
+            }
+            Effect::Weighed(weighed) => {
+                let tenant = state.gateway.tenant(weighed.row.judged.tenant);
+                self.books.weigh(&weighed, tenant, &self.clock);
             }
             Effect::Drained => {
                 self.drained.send_replace(true);
@@ -472,7 +479,7 @@ impl State {
             ending: EngineEnding::Failed(Failure::Engine),
             usage: Usage::default(),
         };
-        self.tell(id, Letter::Dispatched(dispatch));
+        self.tell(id, Letter::Dispatched(Box::new(dispatch)));
         let served = self.served_by_weight(dispatch.tenant);
         let Some(open) = self.requests.get_mut(&id) else {
             return Some(failed);

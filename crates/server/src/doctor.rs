@@ -16,7 +16,7 @@ use crate::config::{Config, EngineConfig, ModelConfig, RemoteConfig, RemoteKind}
 use crate::engines;
 use crate::roster::{Maker, Member};
 use crate::upstream::exchange::{Failed, get, post};
-use crate::upstream::{RemoteModel, Upstream};
+use crate::upstream::{Names, RemoteModel, Upstream};
 
 /// How long an engine may take to answer each question.
 const PATIENCE: Duration = Duration::from_secs(10);
@@ -195,9 +195,12 @@ async fn engines_of(
     remote: &RemoteConfig,
     all: &mut Vec<Finding>,
 ) {
-    let name = remote.model.clone().unwrap_or_else(|| model.name.clone());
+    let names = Names {
+        here: model.name.clone(),
+        there: remote.model.clone().unwrap_or_else(|| model.name.clone()),
+    };
     let routing = model.routing.clone();
-    let as_remote = RemoteModel::new(remote.clone(), name, model.context, routing, [0; 32]);
+    let as_remote = RemoteModel::new(remote.clone(), names, model.context, routing, [0; 32]);
     let maker = Maker::new(&config.data_dir);
     for replica in &model.replicas {
         if let Some(command) = &replica.command {
@@ -442,7 +445,7 @@ async fn stream(remote: &RemoteModel, upstream: &Upstream, findings: &mut Findin
 
 fn head(remote: &RemoteModel, upstream: &Upstream, path: &str) -> Vec<u8> {
     let mut head = remote.head(upstream, "GET", path);
-    head.extend_from_slice(b"connection: close\r\n\r\n");
+    head.extend_from_slice(b"\r\n");
     head
 }
 

@@ -113,6 +113,8 @@ fn start(hash: &KeyHash) -> [u8; 8] {
 pub(crate) enum Stranger {
     /// Unknown, revoked and malformed look the same.
     Unknown,
+    /// It is trusted to name a tenant, and names none.
+    Tenant,
     /// Nobody knows: its key may be in a store that has not been read yet.
     Unsure,
 }
@@ -158,13 +160,13 @@ impl Identity {
         {
             // Two of them come of a proxy that adds to what a client sent: neither can be believed.
             if names.next().is_some() {
-                return Err(Stranger::Unknown);
+                return Err(Stranger::Tenant);
             }
-            let name = name.to_str().map_err(|_| Stranger::Unknown)?;
+            let name = name.to_str().map_err(|_| Stranger::Tenant)?;
             return if is_name(name) {
                 Ok(Caller::tenant(desk.tenant_named_by_header(name)))
             } else {
-                Err(Stranger::Unknown)
+                Err(Stranger::Tenant)
             };
         }
         if anonymous {

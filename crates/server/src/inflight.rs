@@ -17,9 +17,9 @@ use crate::desk::Desk;
 #[derive(Debug)]
 pub(crate) enum Letter {
     /// A replica has it.
-    Dispatched(Dispatch),
+    Dispatched(Box<Dispatch>),
     /// It is not served. The last letter.
-    Refused(Refusal),
+    Refused(Box<Refusal>),
     /// A piece of its answer.
     Delta(Delta),
     /// The vector of one of its prompts.

@@ -7,11 +7,12 @@
 use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::task::{Context, Poll, ready};
 
-use hyper::rt::{Read, ReadBufCursor, Write};
+use bytes::BytesMut;
+use hyper::rt::{Read, ReadBuf, ReadBufCursor, Write};
 use tokio::time::Sleep;
 use tollgate_policy::gateway::Event;
 use tollgate_policy::ids::RequestId;
@@ -20,6 +21,8 @@ use tollgate_policy::units::{Micros, Time};
 use crate::clock::Clock;
 use crate::desk::Desk;
 use crate::inflight::InFlight;
+use crate::linger::Linger;
+use crate::malformed::in_words;
 
 /// How long after its bound a stream may take to say goodbye before its connection is cut.
 const GOODBYE: Micros = Micros::from_millis(300);
@@ -42,29 +45,48 @@ pub(crate) struct Line {
     /// The request whose last byte is in the next flush. Dropped with the connection, its client
     /// has gone before it had all of its answer.
     parting: Mutex<Option<InFlight>>,
+    /// Whether somebody answers what came last: what is written otherwise, nobody here wrote.
+    answering: AtomicBool,
+    /// Whether the client may still be sending what it was refused for.
+    lingers: AtomicBool,
 }
+
+/// Bytes of further requests that are read while one is answered.
+const AHEAD_MAX: usize = 16 * 1024;
 
 const NEVER: u64 = u64::MAX;
 const NOBODY: u64 = u64::MAX;
 
 impl Line {
     pub(crate) fn new() -> Arc<Self> {
-        Arc::new(Self {
-            fence: AtomicU64::new(NEVER),
-            first_token: AtomicU64::new(NOBODY),
-            parting: Mutex::new(None),
-            detached: None,
-        })
+        Arc::new(Self::told(None))
     }
 
     /// The line of an answer that is written down instead of being sent.
     pub(crate) fn detached(desk: &Arc<Desk>) -> Arc<Self> {
-        Arc::new(Self {
+        Arc::new(Self::told(Some(Arc::downgrade(desk))))
+    }
+
+    fn told(detached: Option<Weak<Desk>>) -> Self {
+        Self {
             fence: AtomicU64::new(NEVER),
             first_token: AtomicU64::new(NOBODY),
+            detached,
             parting: Mutex::new(None),
-            detached: Some(Arc::downgrade(desk)),
-        })
+            answering: AtomicBool::new(false),
+            lingers: AtomicBool::new(false),
+        }
+    }
+
+    /// A request has come, and whoever takes it answers it.
+    pub(crate) fn answering(&self) {
+        self.answering.store(true, Ordering::Relaxed);
+    }
+
+    /// The request is refused while its client may still be sending it: when the connection ends,
+    /// that is read and thrown away.
+    pub(crate) fn linger(&self) {
+        self.lingers.store(true, Ordering::Relaxed);
     }
 
     /// The answer must be over at `at`.
@@ -125,6 +147,21 @@ pub(crate) struct FencedIo<T> {
     clock: Clock,
     /// Runs while a write is stuck.
     stuck: Option<Stuck>,
+    /// What is left to be written in the place of a bare answer of the HTTP layer.
+    instead: Vec<u8>,
+    /// Whether the HTTP layer waits for what comes next.
+    listens: bool,
+    /// What has come while it does not.
+    ahead: BytesMut,
+    ending: Ending,
+}
+
+/// How far the end of a connection is.
+#[derive(Debug)]
+enum Ending {
+    No,
+    /// Our side is over.
+    Lingering(Linger),
 }
 
 #[derive(Debug)]
@@ -142,6 +179,10 @@ impl<T> FencedIo<T> {
             desk: Arc::downgrade(desk),
             clock: desk.clock(),
             stuck: None,
+            instead: Vec::new(),
+            listens: false,
+            ahead: BytesMut::new(),
+            ending: Ending::No,
         }
     }
 
@@ -199,19 +240,94 @@ impl<T: Read + Unpin> Read for FencedIo<T> {
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
-        buf: ReadBufCursor<'_>,
+        mut buf: ReadBufCursor<'_>,
     ) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().io).poll_read(cx, buf)
+        let this = self.get_mut();
+        if !this.ahead.is_empty() {
+            let count = this.ahead.len().min(buf.remaining());
+            buf.put_slice(&this.ahead.split_to(count));
+            this.heard();
+            return Poll::Ready(Ok(()));
+        }
+        let read = Pin::new(&mut this.io).poll_read(cx, buf);
+        match read {
+            Poll::Ready(_) => this.heard(),
+            Poll::Pending => this.listens = true,
+        }
+        read
     }
 }
 
-impl<T: Write + Unpin> Write for FencedIo<T> {
+impl<T: Read + Unpin> FencedIo<T> {
+    /// Something has come: whatever it is, nobody answers it yet.
+    fn heard(&mut self) {
+        self.listens = false;
+        self.line.answering.store(false, Ordering::Relaxed);
+    }
+
+    /// Whether what the client sends is read by nobody, though its request is being answered.
+    fn nobody_listens(&self) -> bool {
+        let answering = self.line.answering.load(Ordering::Relaxed);
+        !self.listens && answering && !self.line.lingers.load(Ordering::Relaxed)
+    }
+
+    /// Looks for the end of what the client sends while nobody else does: the HTTP layer stops
+    /// reading once it has bytes of a further request, and would not see that nobody waits for the
+    /// first.
+    fn poll_gone(&mut self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut room = [0; 1024];
+        while self.ahead.len() < AHEAD_MAX {
+            let mut buffer = ReadBuf::new(&mut room);
+            let read = Pin::new(&mut self.io).poll_read(cx, buffer.unfilled());
+            if ready!(read).is_err() || buffer.filled().is_empty() {
+                return Poll::Ready(());
+            }
+            self.ahead.extend_from_slice(buffer.filled());
+        }
+        Poll::Pending
+    }
+}
+
+impl<T: Write + Unpin> FencedIo<T> {
+    /// Writes an answer that the HTTP layer made up by itself, in words; ready with nothing where
+    /// `answer` is none.
+    fn poll_worded(
+        &mut self,
+        answer: &[u8],
+        cx: &mut Context<'_>,
+    ) -> Poll<Option<io::Result<usize>>> {
+        if self.instead.is_empty() {
+            if self.line.answering.load(Ordering::Relaxed) {
+                return Poll::Ready(None);
+            }
+            let Some(worded) = in_words(answer) else {
+                return Poll::Ready(None);
+            };
+            self.instead = worded;
+            self.line.linger();
+        }
+        while !self.instead.is_empty() {
+            let wrote = Pin::new(&mut self.io).poll_write(cx, &self.instead);
+            match ready!(self.wrote(wrote, cx)) {
+                Ok(count) => drop(self.instead.drain(..count)),
+                Err(error) => return Poll::Ready(Some(Err(error))),
+            }
+        }
+        Poll::Ready(Some(Ok(answer.len())))
+    }
+}
+
+/// Not vectored: a head and a small body behind it cost less as a copy than as two parts.
+impl<T: Read + Write + Unpin> Write for FencedIo<T> {
     fn poll_write(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         buf: &[u8],
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
+        if let Some(wrote) = ready!(this.poll_worded(buf, cx)) {
+            return Poll::Ready(wrote);
+        }
         let wrote = Pin::new(&mut this.io).poll_write(cx, buf);
         this.wrote(wrote, cx)
     }
@@ -222,25 +338,25 @@ impl<T: Write + Unpin> Write for FencedIo<T> {
         if let Poll::Ready(Ok(())) = flushed {
             this.line.flushed();
         }
+        if this.nobody_listens() && this.poll_gone(cx).is_ready() {
+            return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+        }
         flushed
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.get_mut().io).poll_shutdown(cx)
-    }
-
-    fn is_write_vectored(&self) -> bool {
-        self.io.is_write_vectored()
-    }
-
-    fn poll_write_vectored(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bufs: &[io::IoSlice<'_>],
-    ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
-        let wrote = Pin::new(&mut this.io).poll_write_vectored(cx, bufs);
-        this.wrote(wrote, cx)
+        if matches!(this.ending, Ending::No) {
+            ready!(Pin::new(&mut this.io).poll_shutdown(cx))?;
+            if !this.line.lingers.load(Ordering::Relaxed) {
+                return Poll::Ready(Ok(()));
+            }
+            this.ending = Ending::Lingering(Linger::new());
+        }
+        match &mut this.ending {
+            Ending::Lingering(linger) => linger.poll(&mut this.io, cx),
+            Ending::No => Poll::Ready(Ok(())),
+        }
     }
 }
 

@@ -14,15 +14,13 @@ use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tollgate_policy::ids::RequestId;
+use tollgate_wire::RelayKind;
 use tower::ServiceExt as _;
 
 use crate::app::{App, Visit};
 use crate::line::{FencedIo, Line};
+use crate::routes::endpoint;
 use crate::spawn::Tasks;
-
-/// How long a client may take to send the head of a request, once it has begun; an idle connection
-/// may wait longer.
-const HEAD_TIME: Duration = Duration::from_secs(30);
 
 /// Bytes of one request's head.
 const HEAD_MAX: usize = 64 * 1024;
@@ -36,11 +34,21 @@ const ACCEPT_PAUSE: Duration = Duration::from_millis(50);
 pub(crate) struct Door {
     pub(crate) app: Arc<App>,
     pub(crate) router: Router,
+    pub(crate) for_whom: ForWhom,
     pub(crate) tasks: Tasks,
     /// When connections are to end.
     pub(crate) closing: watch::Receiver<Closing>,
     /// Connections at once; those past it wait unaccepted, in the system's own bounded line.
     pub(crate) places: Arc<Semaphore>,
+}
+
+/// Who comes in by a door.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum ForWhom {
+    /// Whoever wants answers.
+    Callers,
+    /// Whoever runs this.
+    Operators,
 }
 
 /// How far the server is with ending its connections.
@@ -87,18 +95,20 @@ impl Door {
         let line = Line::new();
         let io = FencedIo::new(TokioIo::new(stream), Arc::clone(&line), &self.app.desk);
         let (app, router) = (Arc::clone(&self.app), self.router.clone());
-        let service = service_fn(move |request| {
-            respond(
-                Arc::clone(&app),
-                router.clone(),
-                peer,
-                Arc::clone(&line),
-                request,
-            )
+        let for_whom = self.for_whom;
+        let service = service_fn(move |request: hyper::Request<Incoming>| {
+            let (app, line) = (Arc::clone(&app), Arc::clone(&line));
+            // The router's layers would cost an answer as much as all else that is done for it.
+            let way = match (for_whom, endpoint(&request)) {
+                (ForWhom::Callers, Some(kind)) => Way::Straight(kind),
+                (ForWhom::Callers | ForWhom::Operators, _) => Way::Routed(router.clone()),
+            };
+            respond(app, way, peer, line, request)
         });
         let connection = http1::Builder::new()
             .timer(TokioTimer::new())
-            .header_read_timeout(HEAD_TIME)
+            // From the last answer on, or from the beginning: one that is idle takes a place too.
+            .header_read_timeout(self.app.bounds.read_time)
             .max_buf_size(HEAD_MAX)
             .serve_connection(io, service);
         let mut connection = std::pin::pin!(connection);
@@ -125,13 +135,20 @@ async fn reached(closing: &mut watch::Receiver<Closing>, stage: Closing) {
     let _ = closing.wait_for(|closing| *closing >= stage).await;
 }
 
+/// Who answers a request.
+enum Way {
+    Straight(RelayKind),
+    Routed(Router),
+}
+
 async fn respond(
     app: Arc<App>,
-    router: Router,
+    way: Way,
     peer: SocketAddr,
     line: Arc<Line>,
-    mut request: hyper::Request<Incoming>,
+    request: hyper::Request<Incoming>,
 ) -> Result<Response, std::convert::Infallible> {
+    line.answering();
     let id = app.desk.next_id();
     let visit = Visit {
         id,
@@ -139,8 +156,15 @@ async fn respond(
         peer: peer.ip(),
         line,
     };
-    request.extensions_mut().insert(visit);
-    let Ok(mut response) = router.oneshot(request.map(axum::body::Body::new)).await;
+    let mut request = request.map(axum::body::Body::new);
+    let mut response = match way {
+        Way::Straight(kind) => Box::pin(Arc::clone(&app).serve(kind, visit, request)).await,
+        Way::Routed(router) => {
+            request.extensions_mut().insert(visit);
+            let Ok(response) = router.oneshot(request).await;
+            response
+        }
+    };
     finish_head(&app, id, &mut response);
     Ok(response)
 }

@@ -4,7 +4,10 @@
 //! tenants up to [`TENANT_LABELS_MAX`] and then `other`. So the number of series is bounded,
 //! whoever calls.
 
+mod fleet;
 mod ledger;
+mod meters;
+mod promises;
 mod shares;
 mod windows;
 
@@ -20,10 +23,15 @@ use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use tollgate_policy::gateway::Record;
 use tollgate_policy::ids::TenantId;
+use tollgate_policy::slo::Row;
 use tollgate_policy::tenant::Tenant;
 use tollgate_policy::units::Micros;
 
+pub(crate) use self::fleet::EngineSays;
+use self::fleet::FleetMetrics;
 use self::ledger::LedgerMetrics;
+use self::meters::Meters;
+use self::promises::PromiseMetrics;
 use self::shares::ShareMetrics;
 use self::windows::WindowMetrics;
 use crate::desk::Desk;
@@ -49,14 +57,9 @@ type Seconds<L> = Family<L, Histogram, fn() -> Histogram>;
 #[derive(Debug)]
 pub(crate) struct Metrics {
     registry: Registry,
-    requests: Family<Ending, Counter>,
-    tokens: Family<TokenKind, Counter>,
-    ttft: Seconds<Promise>,
-    tpot: Seconds<Promise>,
+    meters: Meters,
     itl: Seconds<Promise>,
-    e2e: Seconds<Promise>,
-    queue: Seconds<Promise>,
-    tenant_ttft: Seconds<TenantLabel>,
+    fleet: FleetMetrics,
     service: Family<TenantLabel, Gauge>,
     ledger: LedgerMetrics,
     connections: Gauge,
@@ -65,6 +68,7 @@ pub(crate) struct Metrics {
     replicas: ReplicaMetrics,
     windows: WindowMetrics,
     shares: ShareMetrics,
+    promises: PromiseMetrics,
     reloads: Family<Reload, Counter>,
 }
 
@@ -84,9 +88,6 @@ struct ReplicaMetrics {
     window_sequences_max: Family<ReplicaLabel, Gauge>,
     window_kv_blocks: Family<ReplicaLabel, Gauge>,
     window_kv_blocks_max: Family<ReplicaLabel, Gauge>,
-    engine_running: Family<ReplicaLabel, Gauge>,
-    engine_waiting: Family<ReplicaLabel, Gauge>,
-    engine_kv_blocks: Family<ReplicaLabel, Gauge>,
     engine_sequence_ids: Family<ReplicaLabel, Gauge>,
     engine_cached_blocks: Family<ReplicaLabel, Gauge>,
     engine_prefixes: Family<ReplicaLabel, Gauge>,
@@ -138,17 +139,12 @@ struct ReplicaLabel {
 
 impl Metrics {
     pub(crate) fn new() -> Self {
-        let seconds = || Histogram::new(SECONDS);
+        let seconds: fn() -> Histogram = || Histogram::new(SECONDS);
         let mut metrics = Self {
             registry: Registry::with_prefix("tollgate"),
-            requests: Family::default(),
-            tokens: Family::default(),
-            ttft: Family::new_with_constructor(seconds),
-            tpot: Family::new_with_constructor(seconds),
+            meters: Meters::new(seconds),
             itl: Family::new_with_constructor(seconds),
-            e2e: Family::new_with_constructor(seconds),
-            queue: Family::new_with_constructor(seconds),
-            tenant_ttft: Family::new_with_constructor(seconds),
+            fleet: FleetMetrics::default(),
             service: Family::default(),
             ledger: LedgerMetrics::default(),
             connections: Gauge::default(),
@@ -157,6 +153,7 @@ impl Metrics {
             replicas: ReplicaMetrics::default(),
             windows: WindowMetrics::default(),
             shares: ShareMetrics::default(),
+            promises: PromiseMetrics::default(),
             reloads: Family::default(),
         };
         metrics.register_endings();
@@ -171,54 +168,7 @@ impl Metrics {
         tenant: Option<(TenantId, &Tenant)>,
         model: Option<&str>,
     ) {
-        let model = model.unwrap_or(NONE).to_owned();
-        let class = tenant.map_or(NONE, |(_, tenant)| tenant.class.label());
-        let reason = record.outcome.row().reason;
-        self.requests
-            .get_or_create(&Ending {
-                model: model.clone(),
-                class,
-                reason,
-            })
-            .inc();
-        if record.dispatched.is_none() {
-            return;
-        }
-        let promise = Promise {
-            model: model.clone(),
-            class,
-        };
-        let observe = |family: &Seconds<Promise>, span: Option<Micros>| {
-            if let Some(span) = span {
-                family.get_or_create(&promise).observe(secs(span));
-            }
-        };
-        observe(&self.queue, Some(record.queued()));
-        observe(&self.ttft, record.ttft());
-        observe(&self.tpot, record.tpot());
-        observe(&self.e2e, Some(record.total()));
-        let Some((id, tenant)) = tenant else { return };
-        let tenant = tenant_label(id, &tenant.name);
-        if let Some(ttft) = record.ttft() {
-            let label = TenantLabel {
-                tenant: tenant.clone(),
-            };
-            self.tenant_ttft.get_or_create(&label).observe(secs(ttft));
-        }
-        let usage = record.usage;
-        let kinds = [
-            ("prompt", usage.prompt),
-            ("cached", usage.cached),
-            ("output", usage.output),
-        ];
-        for (kind, tokens) in kinds {
-            let label = TokenKind {
-                model: model.clone(),
-                tenant: tenant.clone(),
-                kind,
-            };
-            self.tokens.get_or_create(&label).inc_by(tokens.get());
-        }
+        self.meters.close(record, tenant, model);
     }
 
     /// Where the gaps between the tokens of one request are counted.
@@ -229,9 +179,19 @@ impl Metrics {
         })
     }
 
+    /// Where requests are sent, and what engines in other processes say of themselves.
+    pub(crate) fn fleet(&self) -> &FleetMetrics {
+        &self.fleet
+    }
+
     /// Counts a changed configuration: `applied`, or `refused`.
     pub(crate) fn reloaded(&self, result: &'static str) {
         self.reloads.get_or_create(&Reload { result }).inc();
+    }
+
+    /// Counts how a request was judged, and what came of it.
+    pub(crate) fn weighed(&self, row: &Row, model: &str) {
+        self.promises.weighed(row, model);
     }
 
     /// What is known of the ledger and the store.
@@ -293,12 +253,17 @@ impl Metrics {
                 &ours.window_kv_blocks_max,
                 signed(window.capacity().kv.get()),
             );
-            let engine = engine.unwrap_or_default().held;
-            set(&ours.engine_running, signed(engine.running));
-            set(&ours.engine_waiting, signed(engine.waiting));
-            set(&ours.engine_kv_blocks, signed(engine.blocks_held.get()));
-            set(&ours.engine_sequence_ids, signed(engine.sequences));
             self.windows.take(&label, replica);
+            // Of those in other processes, whoever asks them says it.
+            let Some(engine) = engine else { continue };
+            let engine = engine.held;
+            let says = EngineSays {
+                running: Some(signed(engine.running)),
+                waiting: Some(signed(engine.waiting)),
+                kv_blocks: Some(signed(engine.blocks_held.get())),
+            };
+            self.fleet.said(&label, says);
+            set(&ours.engine_sequence_ids, signed(engine.sequences));
             set(&ours.engine_cached_blocks, signed(engine.blocks_idle.get()));
             set(&ours.engine_prefixes, signed(engine.prefixes));
             let totals = engine.totals;
@@ -306,6 +271,18 @@ impl Metrics {
             set(&ours.engine_reused_tokens, signed(totals.reused.get()));
         }
         self.take_service(desk);
+        self.take_promises(desk);
+    }
+
+    fn take_promises(&self, desk: &Desk) {
+        let books = desk.books();
+        self.promises.take_lost(books.promises().lost());
+        for (view, id) in desk.promises().iter().zip(0..) {
+            if let Some(view) = view {
+                let model = books.model_name(tollgate_policy::ids::ModelId::new(id));
+                self.promises.take(view, model);
+            }
+        }
     }
 
     /// Tenants without a label of their own are summed up.
@@ -326,31 +303,35 @@ impl Metrics {
         registry.register(
             "requests",
             "Requests that ended, by the reason of their outcome",
-            self.requests.clone(),
+            self.meters.requests.clone(),
         );
         registry.register(
             "tokens",
             "Tokens used, by kind and tenant",
-            self.tokens.clone(),
+            self.meters.tokens.clone(),
         );
         let latencies = [
             (
                 "time_to_first_token",
                 "Received to first token written to the client",
-                &self.ttft,
+                &self.meters.ttft,
             ),
             (
                 "time_per_output_token",
                 "Mean time between a request's tokens",
-                &self.tpot,
+                &self.meters.tpot,
             ),
             (
                 "inter_token_latency",
                 "Each gap between two tokens",
                 &self.itl,
             ),
-            ("request_duration", "Received to last byte", &self.e2e),
-            ("queue_time", "Received to dispatched", &self.queue),
+            (
+                "request_duration",
+                "Received to last byte",
+                &self.meters.e2e,
+            ),
+            ("queue_time", "Received to dispatched", &self.meters.queue),
         ];
         for (name, help, family) in latencies {
             registry.register_with_unit(name, help, Unit::Seconds, family.clone());
@@ -359,7 +340,7 @@ impl Metrics {
             "tenant_time_to_first_token",
             "Received to first token written to the client, by tenant",
             Unit::Seconds,
-            self.tenant_ttft.clone(),
+            self.meters.tenant_ttft.clone(),
         );
         for result in ["applied", "refused"] {
             drop(self.reloads.get_or_create(&Reload { result }));
@@ -370,8 +351,10 @@ impl Metrics {
 
     fn register_gauges(&mut self) {
         let registry = &mut self.registry;
+        self.fleet.register(registry);
         self.windows.register(registry);
         self.shares.register(registry);
+        self.promises.register(registry);
         let service = "Weighted tokens served since the start, before division by weight";
         registry.register("tenant_attained_service", service, self.service.clone());
         self.ledger.register(registry);
@@ -429,21 +412,6 @@ impl Metrics {
         let ours = &self.replicas;
         let by_replica = [
             (
-                "engine_running_sequences",
-                "Sequences with KV",
-                &ours.engine_running,
-            ),
-            (
-                "engine_waiting_sequences",
-                "Sequences without KV",
-                &ours.engine_waiting,
-            ),
-            (
-                "engine_kv_blocks",
-                "KV blocks in use",
-                &ours.engine_kv_blocks,
-            ),
-            (
                 "engine_sequence_ids",
                 "Sequence ids in use",
                 &ours.engine_sequence_ids,
@@ -499,6 +467,6 @@ fn ratio(part: u64, whole: u64) -> f64 {
     part as f64 / whole.max(1) as f64
 }
 
-fn signed(count: impl TryInto<i64>) -> i64 {
+pub(crate) fn signed(count: impl TryInto<i64>) -> i64 {
     count.try_into().unwrap_or(i64::MAX)
 }

@@ -8,14 +8,16 @@ use std::num::NonZeroU32;
 use std::sync::Arc;
 
 use axum::body::Body;
+use axum::http::HeaderMap;
 use axum::http::request::Parts;
 use bytes::Bytes;
-use hyper::header::CONTENT_TYPE;
+use hyper::header::{CONTENT_ENCODING, CONTENT_TYPE, HeaderValue};
 use tollgate_engine::{Sampling, Stop, TemplateError, Token};
 use tollgate_policy::ids::ModelId;
 use tollgate_policy::outcome::Rejection;
 use tollgate_policy::request::Arrival;
-use tollgate_policy::units::Tokens;
+use tollgate_policy::slo::Asked;
+use tollgate_policy::units::{Micros, Tokens};
 use tollgate_wire::{
     BadRequest, ChatRequest, CompletionRequest, Constraint, Delivery, EmbeddingRequest, Encoding,
     Params, PromptText, Relay, RelayKind,
@@ -195,8 +197,28 @@ pub(crate) async fn prepare(
         }
     }
     order.repeat = repeat;
+    order.arrival.slo = Asked {
+        whole: order.arrival.slo.whole,
+        ..asked(&parts.headers)
+    };
     order.arrival.retry = app.repeats.is_retry(&parts.headers, tenant, visit.received);
     Ok(order)
+}
+
+/// What a request asks of its latency, beyond what its class is promised. What is no whole number
+/// of milliseconds is not heard, as any header that is not understood.
+fn asked(headers: &HeaderMap) -> Asked {
+    let millis = |names: [&str; 2]| {
+        let value = names.iter().find_map(|name| headers.get(*name))?;
+        let millis: u64 = value.to_str().ok()?.trim().parse().ok()?;
+        (millis > 0).then(|| Micros::from_millis(millis))
+    };
+    Asked {
+        ttft: millis(["x-tollgate-slo-ttft-ms", "x-llm-d-slo-ttft-ms"]),
+        tpot: millis(["x-tollgate-slo-tpot-ms", "x-llm-d-slo-tpot-ms"]),
+        e2e: millis(["x-tollgate-slo-e2e-ms", "x-llm-d-slo-e2e-ms"]),
+        whole: false,
+    }
 }
 
 /// Who is calling.
@@ -209,6 +231,10 @@ pub(crate) fn identify(app: &App, visit: &Visit, parts: &Parts) -> Result<Caller
                 let how = "no valid API key was given; send one as `Authorization: Bearer KEY`";
                 Turned::new(Rejection::BadKey, how)
             }
+            Stranger::Tenant => {
+                let how = "X-Tenant-ID names no tenant; send it once, as 1 to 64 of `A-Za-z0-9._-`";
+                Turned::new(Rejection::BadRequest, how).param("X-Tenant-ID")
+            }
             Stranger::Unsure => Turned::new(
                 Rejection::NoDirectory,
                 refuse::rejected(Rejection::NoDirectory),
@@ -217,6 +243,11 @@ pub(crate) fn identify(app: &App, visit: &Visit, parts: &Parts) -> Result<Caller
 }
 
 fn check_media_type(parts: &Parts) -> Result<(), Turned> {
+    let coded = |coding: &HeaderValue| !coding.as_bytes().eq_ignore_ascii_case(b"identity");
+    if parts.headers.get_all(CONTENT_ENCODING).iter().any(coded) {
+        let how = "the body must be plain JSON; send it without `Content-Encoding`";
+        return Err(Turned::new(Rejection::WrongMediaType, how));
+    }
     let Some(value) = parts.headers.get(CONTENT_TYPE) else {
         return Ok(());
     };
@@ -273,6 +304,10 @@ fn digest(
         prompt: asked,
         output_max: ask.output_max(),
         retry: false,
+        slo: Asked {
+            whole: !ask.params().is_some_and(|params| params.delivery.stream),
+            ..Asked::default()
+        },
         received: visit.received,
     };
     let order = engine_order(engine, endpoint, ask, prompt.unwrap_or_default())?;
@@ -341,6 +376,10 @@ fn passage(
             }
         },
         retry: false,
+        slo: Asked {
+            whole: !relay.delivery.stream,
+            ..Asked::default()
+        },
         received: visit.received,
     };
     let prompt = relay.prompt.clone();

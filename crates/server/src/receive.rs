@@ -23,10 +23,10 @@ pub(crate) async fn receive(parts: &Parts, mut body: Body, bounds: Bounds) -> Re
         return Err((too_large(bounds.body_max), Some(body)));
     }
     // What is declared is not yet sent: memory is taken as bytes come in.
-    match tokio::time::timeout(bounds.body_time, collect(&mut body, bounds.body_max)).await {
+    match tokio::time::timeout(bounds.read_time, collect(&mut body, bounds.body_max)).await {
         Ok(Ok(bytes)) => Ok(bytes),
         Ok(Err(turned)) => Err((turned, Some(body))),
-        Err(_) => Err((too_slow(bounds.body_time), None)),
+        Err(_) => Err((too_slow(bounds.read_time), None)),
     }
 }
 

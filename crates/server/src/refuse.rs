@@ -1,16 +1,9 @@
 //! Errors as HTTP: one function per way to get one, all reading the same table.
 
-use std::future::Future as _;
-use std::pin::Pin;
-use std::task::{Context, Poll};
-use std::time::Duration;
-
 use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
-use bytes::Bytes;
-use http_body::{Body as _, Frame};
-use tokio::time::Sleep;
+use http_body::Body as _;
 use tollgate_policy::bucket::Level;
 use tollgate_policy::gateway::{Quota, Refusal};
 use tollgate_policy::outcome::{Eviction, Failure, Fence, Outcome, Rejection, Row};
@@ -19,15 +12,8 @@ use tollgate_wire::{EngineError, ErrorBody, RelayKind, duration_header};
 
 use crate::app::Turned;
 
-/// The answer to a request that was turned away; what is `unread` of its body is read and thrown
-/// away while the client takes it. Closed at once, its connection would be reset, and with it the
-/// answer it has not yet read.
-pub(crate) fn turned(
-    turned: &Turned,
-    quota: Quota,
-    retry_after: Option<Micros>,
-    unread: Option<Body>,
-) -> Response {
+/// The answer to a request that was turned away.
+pub(crate) fn turned(turned: &Turned, quota: Quota, retry_after: Option<Micros>) -> Response {
     let row = Outcome::Rejected(turned.rejection).row();
     let body = ErrorBody {
         message: &turned.why.message,
@@ -37,10 +23,7 @@ pub(crate) fn turned(
     };
     let mut response = error(row, &body, retry_after);
     quota_headers(quota, response.headers_mut());
-    match unread.filter(|unread| !unread.is_end_stream()) {
-        None => response,
-        Some(unread) => response.map(|body| Body::new(Lingering::new(body, unread))),
-    }
+    response
 }
 
 /// The answer to a request that the policy refused or evicted.
@@ -132,30 +115,41 @@ pub(crate) fn event(outcome: Outcome, out: &mut Vec<u8>) {
     .write_event(out);
 }
 
+/// The names of a level's headers: limit, remaining, reset.
+type LevelNames = [HeaderName; 3];
+
+const REQUESTS: LevelNames = [
+    HeaderName::from_static("x-ratelimit-limit-requests"),
+    HeaderName::from_static("x-ratelimit-remaining-requests"),
+    HeaderName::from_static("x-ratelimit-reset-requests"),
+];
+
+const TOKENS: LevelNames = [
+    HeaderName::from_static("x-ratelimit-limit-tokens"),
+    HeaderName::from_static("x-ratelimit-remaining-tokens"),
+    HeaderName::from_static("x-ratelimit-reset-tokens"),
+];
+
 /// What a tenant has left, as OpenAI's headers say it.
 pub(crate) fn quota_headers(quota: Quota, headers: &mut HeaderMap) {
-    let kinds = [("requests", quota.requests), ("tokens", quota.tokens)];
-    for (kind, level) in kinds
-        .into_iter()
-        .filter_map(|(kind, level)| Some((kind, level?)))
-    {
-        level_headers(kind, level, headers);
+    if let Some(level) = quota.requests {
+        level_headers(REQUESTS, level, headers);
+    }
+    if let Some(level) = quota.tokens {
+        level_headers(TOKENS, level, headers);
     }
 }
 
-fn level_headers(kind: &str, level: Level, headers: &mut HeaderMap) {
-    let values = [
-        ("limit", level.limit.to_string()),
-        ("remaining", level.remaining.to_string()),
-        ("reset", duration_header(level.reset.get())),
-    ];
-    for (what, value) in values {
-        let name = HeaderName::try_from(format!("x-ratelimit-{what}-{kind}"));
-        if let (Ok(name), Ok(value)) = (name, HeaderValue::try_from(value)) {
-            headers.insert(name, value);
-        }
+fn level_headers([limit, remaining, reset]: LevelNames, level: Level, headers: &mut HeaderMap) {
+    headers.insert(limit, HeaderValue::from(level.limit));
+    headers.insert(remaining, HeaderValue::from(level.remaining));
+    if let Ok(span) = HeaderValue::try_from(duration_header(level.reset.get())) {
+        headers.insert(reset, span);
     }
 }
+
+/// Headers that an answer has, more or less: room for them is made at once.
+pub(crate) const HEADERS: usize = 20;
 
 fn error(row: Row, body: &ErrorBody<'_>, retry_after: Option<Micros>) -> Response {
     let mut bytes = Vec::with_capacity(256);
@@ -164,6 +158,7 @@ fn error(row: Row, body: &ErrorBody<'_>, retry_after: Option<Micros>) -> Respons
     *response.status_mut() =
         StatusCode::from_u16(row.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
     let headers = response.headers_mut();
+    headers.reserve(HEADERS);
     headers.insert(
         header::CONTENT_TYPE,
         HeaderValue::from_static("application/json"),
@@ -191,6 +186,9 @@ fn message(outcome: Outcome) -> String {
         Outcome::Rejected(rejection) => return rejected(rejection),
         Outcome::Evicted(Eviction::QueueTime) => {
             "no replica had room in time; try again when Retry-After says"
+        }
+        Outcome::Evicted(Eviction::Slo) => {
+            "it waited too long to be answered as fast as promised; try again when Retry-After says"
         }
         Outcome::Evicted(Eviction::Draining) => "this gateway is going away; try again elsewhere",
         Outcome::ReplicaFailed(Failure::Busy) => {
@@ -260,9 +258,7 @@ pub(crate) fn rejected(rejection: Rejection) -> String {
              not made again"
         }
         Rejection::KeyScope => "this key is not good for this; use another of yours",
-        Rejection::RetryBudget => {
-            "too many requests are retries just now; come back when Retry-After says"
-        }
+        Rejection::RetryBudget => "too many are retries just now; come back when Retry-After says",
         Rejection::Concurrency => {
             "as many of your requests are in flight as your limit allows; wait for one to end"
         }
@@ -270,6 +266,7 @@ pub(crate) fn rejected(rejection: Rejection) -> String {
         Rejection::Capacity => {
             "what waits already takes longer than you may wait; try again when Retry-After says"
         }
+        Rejection::Slo => "it would be later than promised; try again when Retry-After says",
         Rejection::Draining => "this gateway is going away; try again elsewhere",
         Rejection::NoBooks => {
             "what is served can't be written down just now, so nothing new is; try again when \
@@ -293,59 +290,19 @@ pub(crate) fn rejected(rejection: Rejection) -> String {
     text.to_owned()
 }
 
-/// Bytes of an unread body that are thrown away at most; a client that sends more is cut off.
-const LINGER_BYTES: usize = 256 * 1024 * 1024;
-
-/// How long an unread body is thrown away at most.
-const LINGER_TIME: Duration = Duration::from_secs(10);
-
 /// What a client is sending while it is refused. One that asked whether to send at all
 /// (`Expect: 100-continue`) sends nothing once it has its answer, so there is nothing to wait for.
 pub(crate) fn on_its_way(headers: &HeaderMap, body: Body) -> Option<Body> {
     (!headers.contains_key(header::EXPECT)).then_some(body)
 }
 
-/// An error, and after it, unseen by the client, the end of the body it did not wait for.
-struct Lingering {
-    whole: Body,
-    unread: Body,
-    left: usize,
-    until: Pin<Box<Sleep>>,
-}
+/// Bytes of an unread body that come with its head or soon after it, as a rule; the connection of a
+/// larger one is not used again.
+const SMALL: u64 = 16 * 1024;
 
-impl Lingering {
-    fn new(whole: Body, unread: Body) -> Self {
-        let until = Box::pin(tokio::time::sleep(LINGER_TIME));
-        Self {
-            whole,
-            unread,
-            left: LINGER_BYTES,
-            until,
-        }
-    }
-}
-
-impl http_body::Body for Lingering {
-    type Data = Bytes;
-    type Error = axum::Error;
-
-    fn poll_frame(
-        mut self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-    ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let this = &mut *self;
-        if !this.whole.is_end_stream() {
-            return Pin::new(&mut this.whole).poll_frame(cx);
-        }
-        while this.left > 0 && this.until.as_mut().poll(cx).is_pending() {
-            match std::task::ready!(Pin::new(&mut this.unread).poll_frame(cx)) {
-                Some(Ok(frame)) => {
-                    let size = frame.data_ref().map_or(0, Bytes::len);
-                    this.left = this.left.saturating_sub(size);
-                }
-                Some(Err(_)) | None => break,
-            }
-        }
-        Poll::Ready(None)
+/// Ends the connection behind a refusal of which more is unread than is read for politeness.
+pub(crate) fn close_if_large(unread: &Body, headers: &mut HeaderMap) {
+    if unread.size_hint().exact().is_none_or(|left| left > SMALL) {
+        headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
     }
 }

@@ -33,9 +33,6 @@ const KV_DEFAULT: KvBytes = KvBytes::new(512 << 20);
 
 /// The longest text of a model that makes vectors, where its configuration says nothing.
 const POOLED_CONTEXT: Tokens = Tokens::new(2_048);
-/// KV memory of one token of a model that nobody here sees: that of one with 8B parameters and
-/// grouped heads, in 16 bits.
-const KV_PER_TOKEN_ELSEWHERE: KvBytes = KvBytes::new(128 << 10);
 
 /// Sequence ids that llama.cpp has at most (`LLAMA_MAX_SEQ` in llama-cparams.h).
 const SEQUENCE_IDS_MAX: u32 = 256;
@@ -100,7 +97,7 @@ impl Plan {
     pub(crate) fn kv_per_token(&self) -> KvBytes {
         match self {
             Self::Built(blueprint) => blueprint.kv_per_token(),
-            Self::Remote(_) => KV_PER_TOKEN_ELSEWHERE,
+            Self::Remote(member) => member.model.config.kv_per_token,
         }
     }
 }

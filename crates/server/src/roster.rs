@@ -21,7 +21,7 @@ use crate::desk::{Desk, ReplicaTask};
 use crate::process::Recipe;
 use crate::spawn::UntilStop;
 use crate::upstream::life::{Care, Hosting};
-use crate::upstream::pool::Pool;
+use crate::upstream::pool::{Aside, Pool};
 use crate::upstream::{RemoteModel, Upstream, io, probe};
 
 /// Replicas of all models at once, those that were added while the server runs included.
@@ -129,14 +129,16 @@ impl Maker {
         let Some(address) = address else {
             return Ok(None);
         };
+        let config = &model.config;
         let tls = address
             .is_tls()
-            .then(|| io::trust(model.config.ca.as_deref()));
-        let pool = Pool::new(address, model.config.connect, tls.transpose()?);
+            .then(|| io::trust(config.ca.as_deref(), config.speaks));
+        let pool = Pool::new(address, (config.connect, config.speaks), tls.transpose()?);
         Ok(Some({
             Arc::new(Upstream {
                 id,
                 pool,
+                aside: Aside::default(),
                 start: Notify::new(),
                 stop: Notify::new(),
                 gone: CancellationToken::new(),

@@ -5,9 +5,9 @@ use std::sync::Arc;
 use axum::Router;
 use axum::body::Body;
 use axum::extract::{Path, Query, Request, State};
-use axum::http::{HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, Method, StatusCode, header};
 use axum::response::Response;
-use axum::routing::{get, post};
+use axum::routing::{any, get};
 use tollgate_policy::outcome::Rejection;
 use tollgate_policy::tenant::Tenant;
 use tollgate_policy::units::Tokens;
@@ -19,11 +19,25 @@ use crate::config::MetricsReaders;
 use crate::prepare::{identify, no_model};
 use crate::refuse;
 
+/// The form of an answer that a request is for, where it is for one.
+pub(crate) fn endpoint<B>(request: &axum::http::Request<B>) -> Option<RelayKind> {
+    if request.method() != Method::POST {
+        return None;
+    }
+    match request.uri().path() {
+        "/v1/chat/completions" => Some(RelayKind::Chat),
+        "/v1/completions" => Some(RelayKind::Text),
+        "/v1/embeddings" => Some(RelayKind::Embeddings),
+        _ => None,
+    }
+}
+
+/// All other paths, and other methods of those.
 pub(crate) fn router(app: Arc<App>) -> Router {
     Router::new()
-        .route("/v1/chat/completions", post(chat))
-        .route("/v1/completions", post(text))
-        .route("/v1/embeddings", post(embeddings))
+        .route("/v1/chat/completions", any(only_post))
+        .route("/v1/completions", any(only_post))
+        .route("/v1/embeddings", any(only_post))
         .route("/v1/models", get(models))
         .route("/v1/models/{*id}", get(model))
         .route("/v1/usage", get(usage))
@@ -33,18 +47,6 @@ pub(crate) fn router(app: Arc<App>) -> Router {
         .method_not_allowed_fallback(wrong_method)
         .fallback(no_route)
         .with_state(app)
-}
-
-async fn chat(State(app): State<Arc<App>>, request: Request) -> Response {
-    app.serve(RelayKind::Chat, request).await
-}
-
-async fn text(State(app): State<Arc<App>>, request: Request) -> Response {
-    app.serve(RelayKind::Text, request).await
-}
-
-async fn embeddings(State(app): State<Arc<App>>, request: Request) -> Response {
-    app.serve(RelayKind::Embeddings, request).await
 }
 
 /// The models that the caller may name, under each of their names.
@@ -199,6 +201,13 @@ pub(crate) async fn wrong_method(State(app): State<Arc<App>>, request: Request) 
         request.method()
     );
     turn_away_unread(&app, request, &Turned::new(Rejection::WrongMethod, message))
+}
+
+async fn only_post(app: State<Arc<App>>, request: Request) -> Response {
+    let mut response = wrong_method(app, request).await;
+    let post = HeaderValue::from_static("POST");
+    response.headers_mut().insert(header::ALLOW, post);
+    response
 }
 
 fn no_such_path(path: &str) -> Turned {

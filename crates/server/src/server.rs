@@ -31,7 +31,7 @@ use crate::desk::{Desk, ReplicaTask};
 use crate::idempotent::Answers;
 use crate::identity::{Identity, KeyRing, Keys};
 use crate::journal::JournalError;
-use crate::listen::{Closing, Door, accept};
+use crate::listen::{Closing, Door, ForWhom, accept};
 use crate::membership::Membership;
 use crate::metrics::Metrics;
 use crate::opened::{first_tariff, no_thread, open_journal, open_store};
@@ -44,7 +44,7 @@ use crate::routes::router;
 use crate::salt;
 use crate::spawn::{Tasks, UntilStop};
 use crate::store::{Store, StoreError};
-use crate::upstream::{RemoteModel, io};
+use crate::upstream::{Names, RemoteModel, io};
 use crate::writable;
 
 /// How long after the drain's bound a client may take to accept the last of what it is told.
@@ -222,6 +222,8 @@ impl Server {
         let own = first_tariff(own, &app, &config.data_dir).await?;
         let begun = app.clerk.begin(ear, own, left.recent, &app);
         let begun = begun.and_then(|()| app.counting.begin(count, opened.folding, &app));
+        let promises = desk.books().promises();
+        let begun = begun.and_then(|()| promises.begin(&desk, &config));
         begun.map_err(|source| no_thread(&source))?;
         let server = Self {
             address: listener.local_addr().unwrap_or(address),
@@ -249,11 +251,12 @@ impl Server {
         let keeper = writable::keep(Arc::clone(&self.desk), self.config.ledger.on_failure);
         self.run("ledger", keeper);
         let places = self.config.server.max_connections;
-        let door = self.door(router(Arc::clone(&self.app)), places);
+        let callers = router(Arc::clone(&self.app));
+        let door = self.door(callers, ForWhom::Callers, places);
         self.run("accept", accept(listener, door));
         if let Some(listener) = admin {
             let router = admin::router(Arc::clone(&self.app));
-            let door = self.door(router, admin::CONNECTIONS_MAX);
+            let door = self.door(router, ForWhom::Operators, admin::CONNECTIONS_MAX);
             self.run("accept-admin", accept(listener, door));
         }
     }
@@ -318,6 +321,7 @@ impl Server {
             desk.books().journal().close();
             app.counting.stop();
             app.clerk.stop();
+            desk.books().promises().stop();
             replicas::stop_all(&desk, count);
         };
         // An engine that is stuck inside a step hears nothing; the process ends over its head.
@@ -386,9 +390,10 @@ impl Server {
     }
 
     /// What every connection of one listener needs.
-    fn door(&self, router: axum::Router, places: usize) -> Door {
+    fn door(&self, router: axum::Router, for_whom: ForWhom, places: usize) -> Door {
         Door {
             router,
+            for_whom,
             app: Arc::clone(&self.app),
             tasks: self.tasks.clone(),
             closing: self.closing.subscribe(),
@@ -440,9 +445,12 @@ fn plan_remote(
     maker: &Maker,
 ) -> Result<Member, StartError> {
     look_for_trust(config, remote)?;
-    let name = remote.model.clone().unwrap_or_else(|| config.name.clone());
+    let names = Names {
+        here: config.name.clone(),
+        there: remote.model.clone().unwrap_or_else(|| config.name.clone()),
+    };
     let routing = config.routing.clone();
-    let model = RemoteModel::new(remote.clone(), name, config.context, routing, salt_key);
+    let model = RemoteModel::new(remote.clone(), names, config.context, routing, salt_key);
     Member::new(config, model, maker, first).map_err(|source| StartError::Port {
         model: config.name.clone(),
         source,
@@ -458,7 +466,7 @@ fn look_for_trust(config: &ModelConfig, remote: &RemoteConfig) -> Result<(), Sta
     if !urls.any(Address::is_tls) {
         return Ok(());
     }
-    let trusted = io::trust(remote.ca.as_deref());
+    let trusted = io::trust(remote.ca.as_deref(), remote.speaks);
     trusted.map(|_| ()).map_err(|source| StartError::Trust {
         model: config.name.clone(),
         source,
@@ -583,7 +591,7 @@ fn app(config: &Arc<Config>, plans: &[Plan], parts: Parts) -> App {
         by_name,
         bounds: Bounds {
             body_max: config.server.max_body,
-            body_time: Duration::from_micros(config.server.read_timeout.get()),
+            read_time: Duration::from_micros(config.server.read_timeout.get()),
         },
     }
 }

@@ -75,7 +75,8 @@ pub(crate) struct Keepalive {
     clock: Clock,
     every: Micros,
     written: Time,
-    alarm: Pin<Box<Sleep>>,
+    /// Set when somebody waits.
+    alarm: Option<Pin<Box<Sleep>>>,
 }
 
 /// The gaps between tokens.
@@ -294,13 +295,11 @@ impl http_body::Body for StreamBody {
 
 impl Keepalive {
     pub(crate) fn new(clock: Clock, every: Micros) -> Self {
-        let written = clock.now();
-        let alarm = Box::pin(tokio::time::sleep_until(clock.instant(written + every)));
         Self {
             clock,
             every,
-            written,
-            alarm,
+            written: clock.now(),
+            alarm: None,
         }
     }
 
@@ -312,12 +311,16 @@ impl Keepalive {
     /// Ready once nothing has been written for as long as a client should wait.
     pub(crate) fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         loop {
-            ready!(self.alarm.as_mut().poll(cx));
             let due = self.written + self.every;
+            let at = self.clock.instant(due);
+            let alarm = self
+                .alarm
+                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
+            ready!(alarm.as_mut().poll(cx));
             if due <= self.clock.now() {
                 return Poll::Ready(());
             }
-            self.alarm.as_mut().reset(self.clock.instant(due));
+            alarm.as_mut().reset(at);
         }
     }
 }

@@ -1,13 +1,14 @@
 //! Engines in other processes: how they are reached, asked, and listened to.
 //!
-//! `pool.rs` keeps connections, `http1.rs` speaks on them, `exchange.rs` asks once and looks at the
-//! first of what comes back, `relay.rs` answers a client with it, and `stream.rs` is the body that
-//! passes on the rest. `probe.rs` asks an engine how it is. None of them decides which replica gets
-//! what, or when: that is the policy's.
+//! `pool.rs` keeps connections, `http1.rs` and `http2.rs` speak on them, `exchange.rs` asks once
+//! and looks at the first of what comes back, `relay.rs` answers a client with it, and `stream.rs`
+//! is the body that passes on the rest. `probe.rs` asks an engine how it is. None of them decides
+//! which replica gets what, or when: that is the policy's.
 
 pub(crate) mod exchange;
 pub(crate) mod headers;
 pub(crate) mod http1;
+pub(crate) mod http2;
 pub(crate) mod io;
 pub(crate) mod life;
 pub(crate) mod model;
@@ -16,4 +17,4 @@ pub(crate) mod probe;
 pub(crate) mod relay;
 pub(crate) mod stream;
 
-pub(crate) use self::model::{RemoteModel, Upstream};
+pub(crate) use self::model::{Names, RemoteModel, Upstream};

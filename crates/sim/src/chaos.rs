@@ -121,6 +121,8 @@ pub fn world(profile: Profile, seed: u64, size: f64) -> Result<Setup, WorkloadEr
         warmup: Time::START,
         drain: Micros::from_millis(draw.up_to(0, 20_000)),
         checks: Checks::All,
+        score: None,
+        longer: None,
         callers,
         fleet,
     })

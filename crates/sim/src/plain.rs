@@ -508,6 +508,7 @@ impl Control for Plain {
             | Event::ReplicaLeaving { .. }
             | Event::Reconfigured(_)
             | Event::Priced(_)
+            | Event::Recalled { .. }
             | Event::Remembered { .. }
             | Event::Books(_)
             | Event::Wake => {}

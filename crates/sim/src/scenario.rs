@@ -16,13 +16,14 @@ use tollgate_policy::fair::Policy;
 use tollgate_policy::gateway::Model;
 use tollgate_policy::pace::Target;
 use tollgate_policy::route;
+use tollgate_policy::slo::{Alpha, Calibration, Mode, Slo, Terms};
 use tollgate_policy::tenant::{Allowed, Limits, Tenant};
 use tollgate_policy::units::{KvBlocks, KvByteMicros, KvBytes, Micros, Service, Time, Tokens};
 use tollgate_policy::window::{Bounds, Knob};
 
 use self::form::{
     ChaosForm, EngineForm, FairnessForm, FaultForm, Form, LimitsForm, ModelForm, ReplicaForm,
-    SaysForm, TenantForm,
+    SaysForm, SloForm, TenantForm,
 };
 pub use self::measure::{Measure, Verdict, What};
 pub use self::read::Mistake;
@@ -32,7 +33,7 @@ use crate::emulated::{self, Cost, PrefixCache};
 use crate::fault::{Fault, FaultKind};
 use crate::known;
 use crate::machine::{ImitatedConfig, MachineConfig, PlannedConfig, Sharing};
-use crate::setup::{Caller, Checks, Others, ReplicaSetup, Says, Setup, Texts};
+use crate::setup::{Caller, Checks, Longer, Others, ReplicaSetup, Says, Setup, Texts};
 use crate::trace::{Trace, TraceName};
 use crate::workload::{TenantLoad, Workload, WorkloadError};
 
@@ -65,7 +66,21 @@ pub enum Contender {
     Fifo,
     /// A plain gateway, in front of engines that it tells of no tenants.
     Plain,
+    /// Tollgate that promises nothing, and queues whatever comes.
+    NoControl,
+    /// The same, but that drops what has waited as long as its first token may take.
+    Ttl,
+    /// The same, with so short a queue as does best before anything shifts.
+    Cap,
+    /// Tollgate with the estimate itself for a bound.
+    Point,
+    /// Tollgate with a bound that is fitted once, for 95 of a hundred, and refuses what it does not
+    /// fit: split conformal.
+    Split,
 }
+
+/// Requests that the shortest queue which does well may hold.
+const CAP: usize = 8;
 
 impl Contender {
     /// The name in a table.
@@ -74,6 +89,11 @@ impl Contender {
             Self::Tollgate => "tollgate",
             Self::Fifo => "fifo",
             Self::Plain => "plain",
+            Self::NoControl => "no control",
+            Self::Ttl => "time to live",
+            Self::Cap => "cap",
+            Self::Point => "point",
+            Self::Split => "split 95%",
         }
     }
 }
@@ -125,6 +145,17 @@ impl Scenario {
         }
     }
 
+    /// The same at another speed of the trace that it replays, and for so long.
+    pub fn at_speed(mut self, speed: f64, duration: Micros) -> Self {
+        if let Kind::World(form) = &mut self.kind {
+            form.duration.0 = duration;
+            if let Some(replay) = &mut form.replay {
+                replay.speed = speed;
+            }
+        }
+        self
+    }
+
     /// The world of this seed, for this gateway.
     ///
     /// # Errors
@@ -146,6 +177,28 @@ impl Scenario {
                 ..setup
             },
             Contender::Plain => untold(setup),
+            Contender::NoControl => uncontrolled(setup),
+            Contender::Ttl => {
+                let wait = setup.score.and_then(|terms| terms.ttft);
+                let mut setup = uncontrolled(setup);
+                setup.model.max_wait = wait;
+                setup
+            }
+            Contender::Cap => {
+                let mut setup = uncontrolled(setup);
+                setup.model.queue_max = CAP;
+                setup
+            }
+            Contender::Point => with_terms(setup, |terms| Terms {
+                calibration: Calibration::None,
+                ..terms
+            }),
+            Contender::Split => with_terms(setup, |terms| Terms {
+                calibration: Calibration::Split,
+                alpha: Alpha::of_thousand(50).unwrap_or(terms.alpha),
+                mode: Mode::Guarantee,
+                ..terms
+            }),
         })
     }
 
@@ -184,6 +237,21 @@ impl Scenario {
             }
         }
     }
+}
+
+/// Nothing is promised, and everything waits as long as it takes.
+fn uncontrolled(mut setup: Setup) -> Setup {
+    setup.model.target.slo = Slo::default();
+    setup.model.max_wait = Some(Micros::from_secs(86_400));
+    setup.model.queue_max = 1_000_000;
+    setup
+}
+
+fn with_terms(mut setup: Setup, change: impl Fn(Terms) -> Terms) -> Setup {
+    if let Some(terms) = setup.score {
+        setup.model.target.slo = Slo::of(change(terms));
+    }
+    setup
 }
 
 /// Engines that are told of no tenants share what they keep between all.
@@ -252,6 +320,11 @@ fn world(form: &Form, seed: u64, replay: Option<Replay<'_>>) -> Result<Setup, Wo
             true => Checks::PerRequest,
             false => Checks::All,
         },
+        score: form.model.slo.as_ref().map(terms),
+        longer: form.longer.map(|longer| Longer {
+            at: Time::START + longer.at.0,
+            percent: longer.percent.max(1),
+        }),
     })
 }
 
@@ -349,7 +422,13 @@ fn model(form: &ModelForm, fleet: &[ReplicaForm]) -> Model {
         max_wait: form.max_wait.map(|wait| wait.0),
         max_stream: form.max_stream.0,
         kv_per_token: KvBytes::new(form.kv_bytes_per_token),
-        target: Target { tpot: form.tpot.0 },
+        target: Target {
+            tpot: form.tpot.0,
+            slo: form
+                .slo
+                .as_ref()
+                .map_or_else(Slo::default, |slo| Slo::of(terms(slo))),
+        },
         window: Bounds {
             concurrency: form.window.concurrency.map_or(Knob::Auto, Knob::Fixed),
             headroom: form.window.headroom.map_or(Knob::Auto, Knob::Fixed),
@@ -363,6 +442,21 @@ fn model(form: &ModelForm, fleet: &[ReplicaForm]) -> Model {
         },
         routing: route::Policy::PowerOfTwo,
         loading: None,
+    }
+}
+
+fn terms(form: &SloForm) -> Terms {
+    let default = Terms::NONE;
+    Terms {
+        ttft: form.ttft.map(|span| span.0),
+        tpot: form.tpot.map(|span| span.0),
+        e2e: form.e2e.map(|span| span.0),
+        alpha: Alpha::of_thousand(form.per_mille).unwrap_or(default.alpha),
+        mode: match form.guarantee {
+            true => Mode::Guarantee,
+            false => Mode::Goodput,
+        },
+        calibration: default.calibration,
     }
 }
 

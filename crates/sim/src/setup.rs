@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use tollgate_policy::fair::Policy;
 use tollgate_policy::gateway::{self, ReplicaConfig};
 use tollgate_policy::ids::ModelId;
+use tollgate_policy::slo::Terms;
 use tollgate_policy::tenant::{Class, Tenant, TenantTable};
 use tollgate_policy::units::{KvBlocks, Micros, Time, Tokens};
 use tollgate_policy::usage::Weights;
@@ -40,6 +41,29 @@ pub struct Setup {
     pub drain: Micros,
     /// How much of it is checked.
     pub checks: Checks,
+    /// What answers must be like to count as good, whatever the gateway promises.
+    pub score: Option<Terms>,
+    /// When answers become longer, for good.
+    pub longer: Option<Longer>,
+}
+
+/// A change of work: from some time on answers are longer, or shorter.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Longer {
+    /// From when on.
+    pub at: Time,
+    /// Of a hundred of what they would have been; at least 1.
+    pub percent: u64,
+}
+
+impl Longer {
+    /// How long an answer comes to be.
+    pub(crate) fn of(self, output: Tokens, now: Time) -> Tokens {
+        if now < self.at {
+            return output;
+        }
+        Tokens::new((output.get().saturating_mul(self.percent) / 100).max(1))
+    }
 }
 
 /// How much of a run the oracles look at.

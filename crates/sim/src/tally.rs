@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use tollgate_policy::gateway::{Record, Reserved};
 use tollgate_policy::outcome::{Outcome, Phase};
+use tollgate_policy::slo::{Metric, Row, Terms};
 use tollgate_policy::units::{KvBlocks, KvByteMicros, KvBytes, Micros, Time, Tokens};
 
 use crate::machine::Made;
@@ -28,6 +29,11 @@ pub struct Tally {
     pub made: Made,
     /// What the tenants' levels held at the very end.
     pub left: Reserved,
+    /// What became of each request, where answers are scored; the last end first.
+    pub scored: Vec<Scored>,
+    /// How each request was judged, where the gateway judges them.
+    pub rows: Vec<Row>,
+    score: Option<Terms>,
     warmup: Time,
     kv_per_token: KvBytes,
 }
@@ -57,6 +63,64 @@ pub struct TenantTally {
     pub holds: Vec<Hold>,
     /// Per tenant with a bound on KV in flight, that bound.
     pub kv_limit: Option<KvByteMicros>,
+}
+
+/// What became of one request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Scored {
+    /// When its client meant to send it first.
+    pub sent: Time,
+    /// Whose, by its place among the callers.
+    pub tenant: usize,
+    /// When it ended.
+    pub ended: Time,
+    /// How it ended.
+    pub fate: Fate,
+}
+
+/// How a request ended, against what answers must be like.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Fate {
+    /// All of it came in time.
+    InTime,
+    /// It was served, and something of it was late, or did not come.
+    Late,
+    /// It was refused at the door.
+    Refused,
+    /// It was dropped while it waited.
+    Dropped,
+    /// Its client left of itself.
+    Left,
+}
+
+impl Fate {
+    fn of(terms: &Terms, flight: &Flight, record: &Record) -> Self {
+        match record.outcome {
+            Outcome::Completed(_) => {}
+            Outcome::ClientGone(_) => return Self::Left,
+            Outcome::Rejected(_) | Outcome::Repeated => return Self::Refused,
+            Outcome::Evicted(_) => return Self::Dropped,
+            Outcome::ReplicaFailed(_)
+            | Outcome::ReplicaRefused(_)
+            | Outcome::Fenced(_)
+            | Outcome::Bug => return Self::Late,
+        }
+        let sent = flight.ask.sent;
+        let came = |metric: Metric| match metric {
+            Metric::Ttft => flight.first_token.map(|first| first.since(sent)),
+            Metric::Tpot => record.tpot(),
+            Metric::E2e => Some(record.ended.since(sent)),
+        };
+        let late = |metric: Metric| {
+            let both = came(metric).zip(terms.of(metric));
+            both.is_some_and(|(came, most)| came > most)
+        };
+        if Metric::ALL.into_iter().any(late) {
+            Self::Late
+        } else {
+            Self::InTime
+        }
+    }
 }
 
 /// What one request held.
@@ -99,6 +163,9 @@ impl Tally {
             levels: Levels::default(),
             made: Made::default(),
             left: Reserved::default(),
+            scored: Vec::new(),
+            rows: Vec::new(),
+            score: setup.score,
             warmup: setup.warmup,
             kv_per_token: setup.model.kv_per_token,
         }
@@ -152,6 +219,14 @@ impl Tally {
 
     /// A client does not try again after this end.
     pub(crate) fn gave_up(&mut self, flight: &Flight, record: &Record) {
+        if let Some(terms) = self.score {
+            self.scored.push(Scored {
+                sent: flight.ask.sent,
+                tenant: flight.ask.tenant,
+                ended: record.ended,
+                fate: Fate::of(&terms, flight, record),
+            });
+        }
         if flight.ask.sent < self.warmup {
             return;
         }
@@ -169,6 +244,11 @@ impl Tally {
             | Outcome::Repeated
             | Outcome::Bug => tenant.lost += 1,
         }
+    }
+
+    /// A request was judged, and this came of it.
+    pub(crate) fn weighed(&mut self, row: Row) {
+        self.rows.push(row);
     }
 
     pub(crate) fn sampled(&mut self, held: impl Iterator<Item = (KvBlocks, KvBlocks)>, now: Time) {

@@ -58,9 +58,13 @@ pub fn one(
         let setup = scenario.setup(seed, *contender, replay)?;
         let written = log.take().map(Log::new);
         let run = match contender {
-            Contender::Tollgate | Contender::Fifo => {
-                world::run(&setup, Gateway::new(setup.config()), written)
-            }
+            Contender::Tollgate
+            | Contender::Fifo
+            | Contender::NoControl
+            | Contender::Ttl
+            | Contender::Cap
+            | Contender::Point
+            | Contender::Split => world::run(&setup, Gateway::new(setup.config()), written),
             Contender::Plain => world::run(&setup, Plain::new(setup.config()), written),
         };
         trials.push(Trial {

@@ -22,6 +22,7 @@ use tollgate_policy::gateway::Event;
 use tollgate_policy::ids::{ReplicaId, RequestId, TenantId};
 use tollgate_policy::pace::Haste;
 use tollgate_policy::request;
+use tollgate_policy::slo::Asked;
 use tollgate_policy::units::{Micros, Service, Time, Tokens};
 
 use self::agenda::{Agenda, Happening};
@@ -233,6 +234,10 @@ impl<'s, 'l, C: Control> World<'s, 'l, C> {
             }),
         };
         chances.turn += 1;
+        let output = match self.setup.longer {
+            None => arrival.output,
+            Some(longer) => longer.of(arrival.output, self.now),
+        };
         let prompt = Prompt {
             tokens: arrival.prompt,
             shared,
@@ -240,9 +245,9 @@ impl<'s, 'l, C: Control> World<'s, 'l, C> {
         Ask {
             tenant: arrival.tenant,
             prompt,
-            output: arrival.output,
-            output_max: caller.says.of(arrival.output),
-            fate: caller.manners.fate(arrival.output, &mut chances.client),
+            output,
+            output_max: caller.says.of(output),
+            fate: caller.manners.fate(output, &mut chances.client),
             sent: self.now,
             tried: 0,
             session: None,
@@ -304,6 +309,7 @@ impl<'s, 'l, C: Control> World<'s, 'l, C> {
             prompt: ask.prompt.tokens,
             output_max: ask.output_max,
             retry: ask.tried > 0,
+            slo: Asked::default(),
             received: self.gateway_time(),
         }));
     }

@@ -141,6 +141,7 @@ impl World {
             prompt: arrival.prompt,
             output_max: Some(arrival.output),
             retry: false,
+            slo: tollgate_policy::slo::Asked::default(),
             received: self.now,
         }));
     }
@@ -176,6 +177,7 @@ impl World {
                 | Effect::Retired { .. }
                 | Effect::Mark(_)
                 | Effect::Record(_)
+                | Effect::Weighed(_)
                 | Effect::Drained => {}
             }
         }

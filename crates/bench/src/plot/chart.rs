@@ -316,7 +316,7 @@ fn draw(svg: &mut String, line: &Line, x: &Placed, y: &Placed) {
             self::line(svg, low, high, &format!("stroke=\"{colour}\""));
         }
         if !spot.label.is_empty() {
-            label(svg, place, &spot.label);
+            label(svg, place, &spot.label, line.look);
         }
     }
 }
@@ -345,15 +345,19 @@ pub(crate) fn mark(svg: &mut String, (x, y): (f64, f64), look: usize) {
     }
 }
 
-/// To the left of the point where the right edge is near.
-fn label(svg: &mut String, (x, y): (f64, f64), label: &str) {
+/// Above the point, or below it for every third look, so that lines that lie close keep their own;
+/// to its left where the right edge is near, and to its right where the left one is.
+fn label(svg: &mut String, (x, y): (f64, f64), label: &str, look: usize) {
     let (x, anchor) = if x > WIDTH - 110.0 {
-        (x - 7.0, "end")
+        (x + 6.0, "end")
+    } else if x < LEFT + 60.0 {
+        (x - 6.0, "start")
     } else {
-        (x + 7.0, "start")
+        (x, "middle")
     };
+    let y = if look % 3 == 2 { y + 16.0 } else { y - 8.0 };
     let style = format!("text-anchor=\"{anchor}\" font-size=\"11\"");
-    text(svg, (x, y - 6.0), &style, label);
+    text(svg, (x, y), &style, label);
 }
 
 fn line(svg: &mut String, (x1, y1): (f64, f64), (x2, y2): (f64, f64), style: &str) {

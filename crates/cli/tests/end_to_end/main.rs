@@ -13,6 +13,7 @@ mod client;
 mod deadline;
 mod process;
 
+mod admission;
 mod banner;
 mod bench;
 mod check;

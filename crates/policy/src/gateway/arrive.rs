@@ -14,6 +14,7 @@ use crate::quota::{Cost, Refused};
 use crate::request::{Arrival, Request, Stage};
 use crate::retry::RetryBudget;
 use crate::route::Affinity;
+use crate::slo::Judged;
 use crate::tenant::Class;
 use crate::units::{KvByteMicros, Micros, NanoUsd, Time, Tokens};
 use crate::usage::Usage;
@@ -25,6 +26,13 @@ const WAIT_GUESS: Micros = Micros::from_secs(1);
 /// The longest wait a client is told: past it, an estimate says nothing any more.
 const WAIT_MAX: Micros = Micros::from_secs(60);
 
+/// A request that is let in: what it may have, what it holds, and what it was promised.
+struct Admitted {
+    grant: Grant,
+    held: (Held, Hold),
+    judged: Option<Judged>,
+}
+
 impl Gateway {
     pub(super) fn arrive(&mut self, arrival: Arrival, affinity: Affinity, now: Time) {
         let Arrival {
@@ -34,10 +42,15 @@ impl Gateway {
             received,
             ..
         } = arrival;
-        match self.try_admit(arrival, now) {
-            Ok((grant, held)) => {
+        match self.try_admit(arrival, &affinity, now) {
+            Ok(Admitted {
+                grant,
+                held,
+                judged,
+            }) => {
                 self.ask_for(model, now);
                 self.retries.admitted(arrival.retry, now);
+                self.promise(id, model, judged);
                 self.enqueue(arrival, grant, held, now);
                 if !affinity.is_empty() {
                     self.affinities.insert(id, affinity);
@@ -79,7 +92,12 @@ impl Gateway {
         }));
     }
 
-    fn try_admit(&mut self, arrival: Arrival, now: Time) -> Result<(Grant, (Held, Hold)), Refused> {
+    fn try_admit(
+        &mut self,
+        arrival: Arrival,
+        affinity: &Affinity,
+        now: Time,
+    ) -> Result<Admitted, Refused> {
         let expected = self.contract(arrival.tenant, now).expected_output();
         let tenant = self.tenants.tenant(arrival.tenant);
         let (class, limits) = (tenant.class, tenant.limits_for(arrival.model));
@@ -101,10 +119,15 @@ impl Gateway {
             rejected.map_err(|rejection| Refused {
                 rejection,
                 wait: self.wait_hint(&arrival, now),
-            })
+            })?;
+            self.weigh(&arrival, (grant, machine), affinity, now)
         });
         match verdict {
-            Ok(()) => Ok((grant, (held, hold))),
+            Ok(judged) => Ok(Admitted {
+                grant,
+                held: (held, hold),
+                judged,
+            }),
             Err(refused) => {
                 self.let_go(&arrival, hold, now);
                 self.contract(arrival.tenant, now)
@@ -222,7 +245,7 @@ impl Gateway {
         self.requests.insert(arrival.id, request);
     }
 
-    fn waiting(&self, arrival: &Arrival, grant: Grant, deadline: Time) -> Waiting {
+    pub(super) fn waiting(&self, arrival: &Arrival, grant: Grant, deadline: Time) -> Waiting {
         let tenant = self.tenants.tenant(arrival.tenant);
         let queue = &self.pools[position(arrival.model.get())].queue;
         Waiting {

@@ -125,12 +125,15 @@ impl Gateway {
             self.refuse(whose, outcome, wait, now);
         }
         self.effects.push_back(Effect::Record(record));
+        self.score(&record, now);
         if let (Some(model), Some(tpot), Outcome::Completed(_)) =
             (record.model, record.tpot(), outcome)
         {
             self.pool(model).tpot.record(tpot, now);
         }
-        if let Some(request) = request {
+        // Whoever drops a request from the queue for being late is just filling it.
+        let by_fill = outcome == Outcome::Evicted(Eviction::Slo);
+        if let (Some(request), false) = (request, by_fill) {
             self.fill(request.model, now);
         }
     }

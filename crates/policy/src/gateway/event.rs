@@ -11,6 +11,7 @@ use crate::pace::Haste;
 use crate::quota::Past;
 use crate::request::{Arrival, ClientEnding};
 use crate::route::{Affinity, Because};
+use crate::slo;
 use crate::tenant::Tenant;
 use crate::units::{KvBlocks, KvByteMicros, Micros, Time, Tokens};
 use crate::usage::{Counted, Usage, Weights};
@@ -130,6 +131,13 @@ pub enum Event {
     },
     /// The configuration has changed: who may call, and what they may have.
     Reconfigured(Box<Tenancy>),
+    /// What was learned of a model's latency before this gateway began, or apart from it.
+    Recalled {
+        /// Of which model.
+        model: ModelId,
+        /// What.
+        learned: Learned,
+    },
     /// Prices or budgets have changed, or the ledger knows more of what was spent.
     Priced(Box<Tariff>),
     /// What a tenant took of its rates before this gateway began: said before its first request.
@@ -246,8 +254,28 @@ pub enum Effect {
     Mark(Progress),
     /// Write down that a request has ended.
     Record(Record),
+    /// Write down how a request was judged, and what came of it.
+    Weighed(Box<Weighed>),
     /// Nothing is in flight and nothing will be: the process may go.
     Drained,
+}
+
+/// Something that is known of a model's latency.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Learned {
+    /// All that another gateway had learned.
+    State(Box<slo::State>),
+    /// A model of what estimates miss.
+    Model(slo::trees::Trees),
+}
+
+/// How a request was judged, and what came of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Weighed {
+    /// What it was for.
+    pub model: ModelId,
+    /// All of it.
+    pub row: slo::Row,
 }
 
 /// A request's way to a replica.

@@ -160,7 +160,7 @@ impl World {
                     self.waiting[plan.tenant] -= 1;
                     self.running.insert(dispatch.id, 0);
                 }
-                Effect::Mark(_) | Effect::Record(_) => {}
+                Effect::Mark(_) | Effect::Record(_) | Effect::Weighed(_) => {}
                 Effect::Refuse(_)
                 | Effect::Cancel { .. }
                 | Effect::Start { .. }
@@ -185,6 +185,7 @@ impl World {
             prompt: Tokens::new(plan.prompt),
             output_max: plan.says.then(|| Tokens::new(plan.output)),
             retry: false,
+            slo: slo::Asked::default(),
             received: self.now,
         }));
     }

@@ -37,6 +37,9 @@ impl Gateway {
             let Some((pick, candidates)) = self.next_dispatch(model) else {
                 return;
             };
+            if self.drop_if_late(&pick.next, &candidates, now) {
+                continue;
+            }
             let Some(choice) = self.choose(model, &pick.next, &candidates) else {
                 return;
             };
@@ -192,6 +195,7 @@ impl Gateway {
         if let Some(running) = self.running(id) {
             running.first_token.get_or_insert(now);
             running.moving = false;
+            self.note_first_token(id, now);
         }
     }
 
@@ -216,6 +220,9 @@ impl Gateway {
         let (model, weights) = (self.replica(replica).model, self.weights);
         let (mut all, mut prefilled) = (Tokens::ZERO, Tokens::ZERO);
         for one in served {
+            if one.output > Tokens::ZERO {
+                self.note_made(one.id, now);
+            }
             self.note_served(one, weights, now);
             all += one.prompt + one.output;
             prefilled += one.prompt;
@@ -408,6 +415,8 @@ impl Gateway {
             true => window.fell_short(now),
             false => window.ease(now),
         }
+        let held = (window.prefill(), window.sequences());
+        self.note_sent(&request, (id, choice), held, now);
         self.fences.insert((fence, id));
         let stage = Stage::Running(Running {
             dispatched: now,

@@ -4,6 +4,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 
 mod books;
 mod fleet;
+mod promises;
 mod random;
 mod shares;
 
@@ -112,6 +113,7 @@ impl Rig {
             prompt: Tokens::new(100),
             output_max: Some(Tokens::new(50)),
             retry: false,
+            slo: slo::Asked::default(),
             received: self.now,
         };
         self.handle(Event::Arrived(arrival))
@@ -176,6 +178,7 @@ fn dispatched(effects: &[Effect]) -> Vec<u64> {
         | Effect::Retired { .. }
         | Effect::Mark(_)
         | Effect::Record(_)
+        | Effect::Weighed(_)
         | Effect::Drained => None,
     });
     ids.collect()
@@ -199,6 +202,7 @@ fn records(effects: &[Effect]) -> impl Iterator<Item = &Record> {
         | Effect::Stop { .. }
         | Effect::Retired { .. }
         | Effect::Mark(_)
+        | Effect::Weighed(_)
         | Effect::Drained => None,
     })
 }
@@ -217,6 +221,7 @@ fn refusal(effects: &[Effect]) -> Refusal {
             | Effect::Retired { .. }
             | Effect::Mark(_)
             | Effect::Record(_)
+            | Effect::Weighed(_)
             | Effect::Drained => None,
         })
         .collect();
@@ -418,6 +423,7 @@ fn a_prompt_that_does_not_fit_is_refused_before_anything_is_reserved() {
         prompt: Tokens::new(600),
         output_max: None,
         retry: false,
+        slo: slo::Asked::default(),
         received: rig.now,
     };
     let refusal = refusal(&rig.handle(Event::Arrived(arrival)));

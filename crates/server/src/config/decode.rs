@@ -318,14 +318,6 @@ impl<'c, 'n> Fields<'c, 'n> {
         }
     }
 
-    /// Reports `key`, if it is there, as one that cannot be used for the reason `why`.
-    pub(super) fn forbid(&mut self, key: &'static str, why: &str) {
-        self.refused.push(key);
-        if self.node(key).is_some() {
-            self.report(key, why);
-        }
-    }
-
     /// Reports a problem of `key`: at its value, or at the mapping when it is not there.
     pub(super) fn report(&self, key: &str, message: impl Into<String>) {
         let at = self.node(key).unwrap_or(self.cursor.node).at;

@@ -20,7 +20,7 @@ use super::fleet::{self, CommandConfig, HealthConfig, RoutingConfig};
 use super::prefixes::Published;
 use super::remote::{self, Address, RemoteConfig, RemoteKind};
 use super::stuck::Stuck;
-use super::{server, window};
+use super::{server, slo, window};
 
 /// The longest context anyone can ask for; far beyond what models have, and safe to multiply.
 pub(super) const CONTEXT_MAX: u64 = 10_000_000;
@@ -416,7 +416,7 @@ impl ModelConfig {
             keepalive: keepalive.unwrap_or(default.keepalive),
             replicas: replicas(fields, kind).unwrap_or_else(|| default.replicas.clone()),
             window: window::read(fields),
-            target: window::target(fields),
+            target: slo::target(fields),
             routing: fields
                 .optional("routing", |value| RoutingConfig::read(&value))
                 .unwrap_or_default(),

@@ -123,7 +123,7 @@ with its line and column and starts nothing. A complete file is `tollgate.exampl
 - Numbers may be quoted. A key without a value counts as left out.
 - A changed file is taken on while Tollgate runs, a second or two after it was written, or at once on SIGHUP: callers,
   tenants, keys, limits, weights, budgets, prices and `metrics`. What was used of a limit stays used. A file with a mistake, or one that
-  changes `listen`, `data_dir`, `admin`, `server`, `store`, `models`, `fairness.policy` or `fairness.quantum`, is refused whole:
+  changes `listen`, `data_dir`, `admin`, `admission`, `server`, `store`, `models`, `fairness.policy` or `fairness.quantum`, is refused whole:
   the log says why, and what held before goes on.
 
 This page is made from `crates/server/src/config/reference/`; a test fails when it is stale and writes it anew

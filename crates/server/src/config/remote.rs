@@ -4,7 +4,7 @@
 use std::fmt;
 use std::path::PathBuf;
 
-use tollgate_policy::units::Micros;
+use tollgate_policy::units::{KvBytes, Micros};
 
 use super::decode::{Cursor, Fields};
 
@@ -21,6 +21,15 @@ pub enum RemoteKind {
     OpenAi,
 }
 
+/// Which HTTP an engine is spoken to in.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Speaks {
+    /// HTTP/1.1: a connection carries one request at a time.
+    Http1,
+    /// HTTP/2: one connection carries them all.
+    Http2,
+}
+
 /// What is told to the replicas of a model, and how long they may take.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RemoteConfig {
@@ -28,6 +37,8 @@ pub struct RemoteConfig {
     pub kind: RemoteKind,
     /// The model's name there; `None` is the name here.
     pub model: Option<String>,
+    /// Which HTTP they are spoken to in.
+    pub speaks: Speaks,
     /// The key that is sent to them.
     pub key: Option<Secret>,
     /// How long a connection may take to be there.
@@ -44,6 +55,8 @@ pub struct RemoteConfig {
     pub max_event: usize,
     /// Certificates that are trusted beside this computer's own.
     pub ca: Option<PathBuf>,
+    /// What a token takes of the engine's memory: nobody there says it.
+    pub kv_per_token: KvBytes,
 }
 
 /// A key. It prints as `***`.
@@ -210,6 +223,7 @@ impl RemoteConfig {
         Self {
             kind,
             model: None,
+            speaks: Speaks::Http1,
             key: None,
             connect: Micros::from_secs(5),
             first_byte: Micros::from_secs(120),
@@ -218,6 +232,8 @@ impl RemoteConfig {
             priority: false,
             max_event: 8 << 20,
             ca: None,
+            // A model of 8 billion parameters with grouped queries, at 16 bits.
+            kv_per_token: KvBytes::new(128 << 10),
         }
     }
 
@@ -260,6 +276,11 @@ impl RemoteConfig {
         Self {
             kind,
             model: fields.optional("model", |value| text(&value, 256)),
+            speaks: fields
+                .optional("http2", |value| {
+                    value.choice(&[("on", Speaks::Http2), ("off", Speaks::Http1)])
+                })
+                .unwrap_or(default.speaks),
             key: fields
                 .optional("key", |value| text(&value.secret(), 4096))
                 .map(Secret),
@@ -277,6 +298,9 @@ impl RemoteConfig {
                 .and_then(|size| usize::try_from(size).ok())
                 .unwrap_or(default.max_event),
             ca: fields.optional("ca", |value| super::server::path(&value)),
+            kv_per_token: fields
+                .optional("kv_per_token", |value| value.size(64..=64 << 20))
+                .map_or(default.kv_per_token, KvBytes::new),
         }
     }
 }

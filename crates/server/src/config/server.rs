@@ -1,6 +1,7 @@
 //! The sections about the process: `listen`, `data_dir`, `server` and `metrics`.
 
 use std::net::{Ipv4Addr, SocketAddr};
+use std::num::NonZeroUsize;
 use std::path::PathBuf;
 
 use tollgate_policy::units::Micros;
@@ -25,6 +26,8 @@ pub struct ServerConfig {
     pub drain: Micros,
     /// How long a request may take to arrive, 1 s to 10 min.
     pub read_timeout: Micros,
+    /// Threads that carry requests, 1 to 1024; `None` is one for each core.
+    pub threads: Option<NonZeroUsize>,
 }
 
 impl Default for ServerConfig {
@@ -34,6 +37,7 @@ impl Default for ServerConfig {
             max_connections: 4096,
             drain: Micros::from_secs(60),
             read_timeout: Micros::from_secs(30),
+            threads: None,
         }
     }
 }
@@ -60,6 +64,9 @@ impl ServerConfig {
             read_timeout: fields
                 .optional("read_timeout", |value| value.duration(seconds(1, 600)))
                 .unwrap_or(default.read_timeout),
+            threads: fields
+                .optional("threads", |value| value.integer(1..=1024_usize))
+                .and_then(NonZeroUsize::new),
         }
     }
 }

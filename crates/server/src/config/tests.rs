@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 
 use tollgate_policy::fair::Policy;
 use tollgate_policy::ids::{ModelId, TenantId};
-use tollgate_policy::pace::Target;
+use tollgate_policy::slo::Mode;
 use tollgate_policy::tenant::{Allowed, Class};
-use tollgate_policy::units::{KvByteMicros, Micros, Service, Tokens};
+use tollgate_policy::units::{KvByteMicros, KvBytes, Micros, Service, Tokens};
 use tollgate_policy::window::{Bounds, Knob};
 
 use super::*;
@@ -40,6 +40,29 @@ fn parsed(text: &str) -> Config {
 fn problems(text: &str) -> String {
     let found = parse(text, &env).unwrap_err();
     found.iter().map(|problem| format!("{problem}\n")).collect()
+}
+
+#[test]
+fn what_is_said_of_engines_elsewhere_and_threads_is_taken() {
+    let text = "\
+server: { threads: 3 }
+identity: { anonymous: allow }
+models:
+  - name: a
+    engine: vllm
+    replicas: [{ url: \"http://h\" }]
+    upstream: { http2: on, kv_per_token: 64KiB }
+";
+    let config = parsed(text);
+    assert_eq!(
+        config.server.threads.map(std::num::NonZeroUsize::get),
+        Some(3)
+    );
+    let EngineConfig::Remote(remote) = &config.models.list()[0].engine else {
+        panic!("an engine elsewhere");
+    };
+    assert_eq!(remote.speaks, Speaks::Http2);
+    assert_eq!(remote.kv_per_token, KvBytes::new(64 << 10));
 }
 
 #[test]
@@ -90,7 +113,17 @@ fn the_example_means_what_it_says() {
     let only = config.models.list()[1].replicas.iter().map(|one| one.only);
     assert_eq!(only.collect::<Vec<_>>(), [None, Some(Class::Reserved)]);
     assert_eq!(model.window, Bounds::default());
-    assert_eq!(model.target, Target::default());
+    let terms = model.target.slo.terms(Class::Standard).unwrap();
+    assert_eq!(
+        (terms.ttft, terms.mode),
+        (Some(Micros::from_secs(2)), Mode::Goodput)
+    );
+    let weaker = model.target.slo.terms(Class::BestEffort).unwrap();
+    assert_eq!(
+        (weaker.ttft, weaker.alpha.get()),
+        (Some(Micros::from_secs(10)), 200)
+    );
+    assert_eq!(config.admission, AdmissionConfig::default());
     let admin = config.admin.unwrap();
     assert_eq!(admin.listen, "127.0.0.1:8081".parse().unwrap());
     assert_eq!(admin.keys[&KeyHash::of(b"sk-ops")], "ops");
@@ -126,6 +159,11 @@ tenants: [{ name: t, limits: { kv_gib_seconds: 0.125 } }]
     assert_eq!((thresholds.standard, thresholds.best_effort_min), (70, 0));
     assert_eq!((thresholds.reserved, thresholds.best_effort), (92, 60));
     assert_eq!(model.target.tpot, Micros::from_millis(50));
+    let terms = model.target.slo.terms(Class::Reserved).unwrap();
+    assert_eq!(
+        (terms.ttft, terms.tpot),
+        (None, Some(Micros::from_millis(50)))
+    );
     let eighth = KvByteMicros::new((1 << 30) * 125_000);
     assert_eq!(config.tenants.list[0].limits.kv, Some(eighth));
 }

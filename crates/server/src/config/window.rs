@@ -1,10 +1,8 @@
-//! The `window`, `classes` and `slo` keys of a model: what its replicas may hold, and what its
-//! answers are promised to be like.
+//! The `window` and `classes` keys of a model: what its replicas may hold.
 
 use std::num::NonZeroU32;
 
-use tollgate_policy::pace::Target;
-use tollgate_policy::units::{Micros, Tokens};
+use tollgate_policy::units::Tokens;
 use tollgate_policy::window::{Bounds, Knob, Thresholds};
 
 use super::decode::{Cursor, Fields};
@@ -18,23 +16,6 @@ pub(super) fn read(fields: &mut Fields<'_, '_>) -> Bounds {
     Bounds {
         thresholds: thresholds.unwrap_or_default(),
         ..bounds
-    }
-}
-
-/// Reads `slo`, wherever it is not left out.
-pub(super) fn target(fields: &mut Fields<'_, '_>) -> Target {
-    let tpot = fields.optional("slo", |value| {
-        value.mapping(|fields| {
-            for later in ["ttft", "alpha", "mode"] {
-                fields.forbid(later, "is not in this version; leave it out");
-            }
-            let range = Micros::from_millis(1)..=Micros::from_secs(10);
-            fields.optional("tpot", |value| value.duration(range))
-        })
-    });
-    match tpot.flatten() {
-        Some(tpot) => Target { tpot },
-        None => Target::default(),
     }
 }
 

@@ -4,6 +4,7 @@
 
 use tollgate_policy::gateway::{Attained, PoolGauges, QueueEntry, ReplicaGauges};
 use tollgate_policy::ids::{ModelId, ReplicaId, TenantId};
+use tollgate_policy::slo;
 use tollgate_policy::units::Time;
 
 use super::Desk;
@@ -39,6 +40,28 @@ impl Desk {
             }
         };
         (now, gauges.pools.iter().zip(0..).map(view).collect())
+    }
+
+    /// How the promises of each model stand, by [`ModelId`]; `None` of those that make none.
+    pub(crate) fn promises(&self) -> Vec<Option<slo::View>> {
+        let state = self.lock();
+        let now = self.clock.now();
+        let models = (0..).take(state.gateway.gauges().pools.len());
+        let of = |id| state.gateway.promises(ModelId::new(id), now);
+        models.map(of).collect()
+    }
+
+    /// What has been learned of a model's latency.
+    pub(crate) fn learned(&self, model: ModelId) -> Option<slo::State> {
+        self.lock().gateway.learned(model)
+    }
+
+    /// The names of the tenants, by their numbers.
+    pub(crate) fn tenant_names(&self) -> Vec<String> {
+        let state = self.lock();
+        let tenants = (0..state.gateway.tenant_count()).filter_map(|n| u32::try_from(n).ok());
+        let name = |id| state.gateway.tenant(TenantId::new(id)).name.clone();
+        tenants.map(name).collect()
     }
 
     /// What each tenant has had of each model, and the names of the tenants, by their numbers.

@@ -12,6 +12,7 @@ use postgres::{Client, Config, NoTls, Statement};
 
 use super::database::{Database, Failure, Row, Value, Words};
 use super::tls::{Encryption, ServerAddress, Tls};
+use crate::config::Speaks;
 use crate::upstream::io::trust;
 
 /// How long a connection may take to be made.
@@ -52,7 +53,8 @@ impl Postgres {
         let mut client = match address.encryption {
             Encryption::No => config.connect(NoTls)?,
             Encryption::Yes(root) => {
-                let trusted = trust(root.as_deref());
+                // No HTTP, so nothing is agreed on beside the encryption.
+                let trusted = trust(root.as_deref(), Speaks::Http1);
                 let trusted = trusted.map_err(|error| Failure::told(error.to_string()))?;
                 config.ssl_mode(SslMode::Require);
                 config.connect(Tls::new(trusted))?

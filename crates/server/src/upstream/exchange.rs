@@ -148,7 +148,20 @@ async fn try_ask(
 
 /// Sends a request, and reads the head of what comes back.
 async fn open(upstream: &Upstream, ask: &Ask, clock: &Clock) -> Result<(Connection, Head), Failed> {
-    if let Some(mut used) = upstream.pool.take(clock.now()) {
+    let used = upstream.pool.take(clock.now());
+    open_on(used, upstream, ask).await
+}
+
+/// The same, on a connection that was used before, if there is one, and else on a new one.
+async fn open_on(
+    used: Option<Connection>,
+    upstream: &Upstream,
+    ask: &Ask,
+) -> Result<(Connection, Head), Failed> {
+    if let Some(shared) = upstream.pool.shared() {
+        return shared.ask(&upstream.pool, ask).await;
+    }
+    if let Some(mut used) = used {
         match talk(&mut used, ask).await {
             Ok(head) => return Ok((used, head)),
             Err(Broken::Answer(failed)) => return Err(failed),
@@ -258,11 +271,17 @@ async fn first_event(connection: Connection, head: Head, tap: Tap) -> Result<Rep
         out: Vec::new(),
     };
     loop {
-        let ended = streaming.read_buffered()?;
-        if let Some(fault) = &streaming.tap.facts().fault {
+        let read = streaming.read_buffered();
+        let facts = streaming.tap.facts();
+        // Tokens that came together with a fault are the client's: it gets them, and then is told.
+        if facts.deltas > 0 {
+            return Ok(Reply::Stream(Box::new(streaming)));
+        }
+        if let Some(fault) = &facts.fault {
             return refusal(fault);
         }
-        if streaming.tap.facts().chunks > 0 {
+        let ended = read?;
+        if facts.chunks > 0 {
             return Ok(Reply::Stream(Box::new(streaming)));
         }
         if ended || streaming.tap.is_over() {
@@ -282,15 +301,17 @@ impl Streaming {
     pub(crate) fn read_buffered(&mut self) -> Result<bool, Malformed> {
         let mut bytes = &self.connection.buffer[..];
         let ended = loop {
-            match self.reader.next(&mut bytes)? {
-                Next::Data(data) => self.tap.push(data, &mut self.out),
-                Next::More => break false,
-                Next::End => break true,
+            match self.reader.next(&mut bytes) {
+                Ok(Next::Data(data)) => self.tap.push(data, &mut self.out),
+                Ok(Next::More) => break Ok(false),
+                Ok(Next::End) => break Ok(true),
+                Err(error) => break Err(error),
             }
         };
+        // Also after an error: what has gone through the tap goes through once.
         let used = self.connection.buffer.len() - bytes.len();
         self.connection.buffer.advance(used);
-        Ok(ended)
+        ended
     }
 }
 
@@ -454,8 +475,8 @@ async fn read_all(
     }
 }
 
-/// Gets a page from a replica, over a connection of its own: what a probe learns must not depend on
-/// connections that requests left behind.
+/// Gets a page from a replica. Probes keep a connection of their own: what they learn must not
+/// depend on those that requests left behind, and one on which a page did not come is not kept.
 ///
 /// # Errors
 /// There is none, or not in time.
@@ -471,19 +492,13 @@ pub(crate) async fn get(
         first_byte: within,
     };
     let getting = async {
-        let connected = upstream.pool.connect().await;
-        let mut connection = connected.map_err(|error| {
-            let why = format!("no connection to {}: {error}", upstream.pool.address());
-            Failed::new(Failure::Unreachable, why)
-        })?;
-        let head = talk(&mut connection, &ask)
-            .await
-            .map_err(|broken| match broken {
-                Broken::Answer(failed) => failed,
-                Broken::Connection(error) => Failed::new(Failure::BrokeOff, error.to_string()),
-            })?;
+        let used = upstream.aside.take();
+        let (mut connection, head) = open_on(used, upstream, &ask).await?;
         let mut reader = head.body()?;
         let body = read_all(&mut connection, &mut reader, WHOLE_MAX).await?;
+        if head.keeps && reader.is_done() {
+            upstream.aside.give(connection);
+        }
         Ok((head.status, body))
     };
     match tokio::time::timeout(within, getting).await {
@@ -518,15 +533,7 @@ pub(crate) async fn post(
         first_byte: within,
     };
     let posting = async {
-        let connected = upstream.pool.connect().await;
-        let mut connection =
-            connected.map_err(|error| Failed::new(Failure::Unreachable, error.to_string()))?;
-        let head = talk(&mut connection, &ask)
-            .await
-            .map_err(|broken| match broken {
-                Broken::Answer(failed) => failed,
-                Broken::Connection(error) => Failed::new(Failure::BrokeOff, error.to_string()),
-            })?;
+        let (mut connection, head) = open_on(None, upstream, &ask).await?;
         let mut reader = head.body()?;
         let body = read_all(&mut connection, &mut reader, ERROR_MAX).await?;
         Ok(Plain {

@@ -57,6 +57,16 @@ impl Head {
         }
     }
 
+    /// That of a stream among others, which has a connection to itself and ends with it.
+    pub(crate) fn of_stream(status: StatusCode, headers: HeaderMap) -> Self {
+        Self {
+            status,
+            headers,
+            keeps: false,
+            http_1_0: false,
+        }
+    }
+
     fn of(parsed: &httparse::Response<'_, '_>) -> Result<Self, Malformed> {
         let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok());
         let status = status.ok_or(Malformed("its status is none"))?;

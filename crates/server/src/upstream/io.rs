@@ -14,7 +14,8 @@ use tokio_rustls::rustls::pki_types::pem::PemObject as _;
 use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 
-use crate::config::{Address, Reach};
+use super::http2::Body;
+use crate::config::{Address, Reach, Speaks};
 
 /// What bytes to an engine go through.
 #[derive(Debug)]
@@ -22,6 +23,8 @@ pub(crate) enum Io {
     Tcp(TcpStream),
     Tls(Box<TlsStream<TcpStream>>),
     Unix(UnixStream),
+    /// A body among others of one connection, which can be read only.
+    Stream(Box<Body>),
 }
 
 impl Io {
@@ -33,6 +36,10 @@ impl Io {
                 let tls = tls.ok_or(io::ErrorKind::Unsupported)?;
                 let name = ServerName::try_from(host.clone()).map_err(io::Error::other)?;
                 let stream = tls.connect(name, tcp(host, *port).await?).await?;
+                let (_, session) = stream.get_ref();
+                if tls.config().alpn_protocols.len() == 1 && session.alpn_protocol().is_none() {
+                    return Err(io::Error::other("it does not speak HTTP/2"));
+                }
                 Ok(Self::Tls(Box::new(stream)))
             }
             Reach::Unix { path } => UnixStream::connect(path).await.map(Self::Unix),
@@ -48,6 +55,7 @@ impl Io {
             // What comes first may be about the session and nothing to worry about.
             Self::Tls(_) => return true,
             Self::Unix(stream) => stream.try_read(&mut byte),
+            Self::Stream(_) => return false,
         };
         read.is_err_and(|error| error.kind() == io::ErrorKind::WouldBlock)
     }
@@ -64,7 +72,7 @@ async fn tcp(host: &str, port: u16) -> io::Result<TcpStream> {
 ///
 /// # Errors
 /// The file can't be read, or there is nobody in it.
-pub(crate) fn trust(beside: Option<&Path>) -> io::Result<TlsConnector> {
+pub(crate) fn trust(beside: Option<&Path>, speaks: Speaks) -> io::Result<TlsConnector> {
     let mut roots = RootCertStore::empty();
     // Those that can't be read are not trusted; the others are.
     let system = rustls_native_certs::load_native_certs();
@@ -81,11 +89,14 @@ pub(crate) fn trust(beside: Option<&Path>) -> io::Result<TlsConnector> {
         }
     }
     let provider = Arc::new(tokio_rustls::rustls::crypto::ring::default_provider());
-    let config = ClientConfig::builder_with_provider(provider)
+    let mut config = ClientConfig::builder_with_provider(provider)
         .with_safe_default_protocol_versions()
         .map_err(io::Error::other)?
         .with_root_certificates(roots)
         .with_no_client_auth();
+    if speaks == Speaks::Http2 {
+        config.alpn_protocols = vec![b"h2".to_vec()];
+    }
     Ok(TlsConnector::from(Arc::new(config)))
 }
 
@@ -99,6 +110,7 @@ impl AsyncRead for Io {
             Self::Tcp(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_read(cx, buf),
             Self::Unix(stream) => Pin::new(stream).poll_read(cx, buf),
+            Self::Stream(body) => Pin::new(body.as_mut()).poll_read(cx, buf),
         }
     }
 }
@@ -113,6 +125,7 @@ impl AsyncWrite for Io {
             Self::Tcp(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Tls(stream) => Pin::new(stream).poll_write(cx, buf),
             Self::Unix(stream) => Pin::new(stream).poll_write(cx, buf),
+            Self::Stream(_) => Poll::Ready(Err(io::ErrorKind::Unsupported.into())),
         }
     }
 
@@ -121,6 +134,7 @@ impl AsyncWrite for Io {
             Self::Tcp(stream) => Pin::new(stream).poll_flush(cx),
             Self::Tls(stream) => Pin::new(stream).poll_flush(cx),
             Self::Unix(stream) => Pin::new(stream).poll_flush(cx),
+            Self::Stream(_) => Poll::Ready(Ok(())),
         }
     }
 
@@ -129,6 +143,7 @@ impl AsyncWrite for Io {
             Self::Tcp(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Tls(stream) => Pin::new(stream).poll_shutdown(cx),
             Self::Unix(stream) => Pin::new(stream).poll_shutdown(cx),
+            Self::Stream(_) => Poll::Ready(Ok(())),
         }
     }
 }

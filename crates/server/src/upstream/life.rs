@@ -49,7 +49,7 @@ impl Care {
                 }
                 why = ended(&mut process) => {
                     process = None;
-                    self.down(&why);
+                    self.down(&why).await;
                 }
                 () = upstream.gone.cancelled() => {
                     stop(&mut process).await;
@@ -96,7 +96,7 @@ impl Care {
         };
         match loaded {
             Ok(capacity) => self.up(capacity),
-            Err(failed) => self.down(&failed.why),
+            Err(failed) => self.down(&failed.why).await,
         }
     }
 
@@ -152,12 +152,16 @@ impl Care {
         self.tell(Event::ReplicaUp { replica, capacity });
     }
 
-    fn down(&self, why: &str) {
+    async fn down(&self, why: &str) {
         let (replica, address) = (self.upstream.id, self.upstream.pool.address());
         let model = self.model.name.as_str();
         tracing::warn!(replica = replica.get(), model, %address, why, "replica is not there");
         // What was kept may lead to one that is gone.
         self.upstream.pool.clear();
+        drop(self.upstream.aside.take());
+        if let Some(shared) = self.upstream.pool.shared() {
+            shared.clear().await;
+        }
         self.tell(Event::ReplicaDown { replica });
     }
 

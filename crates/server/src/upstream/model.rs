@@ -1,5 +1,6 @@
 //! A model whose engines run in other processes, and each of those engines.
 
+use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, RwLock};
 
 use bytes::Bytes;
@@ -15,7 +16,7 @@ use tollgate_policy::usage::Usage;
 use tollgate_wire::PromptSize;
 
 use super::life::Hosting;
-use super::pool::Pool;
+use super::pool::{Aside, Pool};
 use crate::config::{RemoteConfig, ReplicaConfig, RoutingConfig};
 
 /// Tokens that a picture, a sound or a file is taken for until the engine has counted: about what
@@ -25,6 +26,9 @@ const MEDIA_TOKENS: u64 = 576;
 /// Bytes that the length of a token is reckoned from.
 const BYTES_MEASURED: u64 = 1 << 16;
 
+/// Salts that are kept; those of tenants past it are made anew each time.
+const SALTS_MAX: usize = 4_096;
+
 /// The context of a model of which nobody said it: more than any has, since its engine knows.
 const CONTEXT_UNKNOWN: Tokens = Tokens::new(10_000_000);
 
@@ -33,6 +37,8 @@ const CONTEXT_UNKNOWN: Tokens = Tokens::new(10_000_000);
 pub(crate) struct Upstream {
     pub(crate) id: ReplicaId,
     pub(crate) pool: Pool,
+    /// The connection of its probes.
+    pub(crate) aside: Aside,
     /// The policy wants it to be tried.
     pub(crate) start: Notify,
     /// The policy wants its room for another.
@@ -58,6 +64,8 @@ impl Upstream {
 #[derive(Debug)]
 pub(crate) struct RemoteModel {
     pub(crate) config: RemoteConfig,
+    /// Its name in this configuration.
+    pub(crate) label: String,
     /// Its name there.
     pub(crate) name: String,
     /// Its context, where the configuration says it.
@@ -67,7 +75,18 @@ pub(crate) struct RemoteModel {
     pub(crate) routing: RoutingConfig,
     /// What tenants' salts are made with.
     salt_key: [u8; 32],
+    /// Those that were made, by tenant.
+    salts: RwLock<HashMap<String, Arc<str>>>,
     densities: Mutex<Densities>,
+}
+
+/// What a model is called.
+#[derive(Clone, Debug)]
+pub(crate) struct Names {
+    /// In the configuration.
+    pub(crate) here: String,
+    /// At its engines.
+    pub(crate) there: String,
 }
 
 /// Bytes per token, of prompts and of answers.
@@ -80,18 +99,20 @@ struct Densities {
 impl RemoteModel {
     pub(crate) fn new(
         config: RemoteConfig,
-        name: String,
+        names: Names,
         context: Option<Tokens>,
         routing: RoutingConfig,
         salt_key: [u8; 32],
     ) -> Self {
         Self {
             config,
-            name,
+            label: names.here,
+            name: names.there,
             context,
             replicas: RwLock::default(),
             routing,
             salt_key,
+            salts: RwLock::default(),
             densities: Mutex::default(),
         }
     }
@@ -190,7 +211,21 @@ impl RemoteModel {
     }
 
     /// What keeps a tenant's prefixes its own: the same for all its requests, and for no other's.
-    pub(crate) fn salt(&self, tenant: &str) -> String {
+    pub(crate) fn salt(&self, tenant: &str) -> Arc<str> {
+        let salts = self.salts.read().unwrap_or_else(PoisonError::into_inner);
+        if let Some(salt) = salts.get(tenant) {
+            return Arc::clone(salt);
+        }
+        drop(salts);
+        let salt: Arc<str> = self.salted(tenant).into();
+        let mut salts = self.salts.write().unwrap_or_else(PoisonError::into_inner);
+        if salts.len() < SALTS_MAX {
+            salts.insert(tenant.to_owned(), Arc::clone(&salt));
+        }
+        salt
+    }
+
+    fn salted(&self, tenant: &str) -> String {
         let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(&self.salt_key) else {
             return String::from("-"); // Not reached: HMAC takes keys of any length.
         };
@@ -198,7 +233,9 @@ impl RemoteModel {
         mac.update(&[0]);
         mac.update(tenant.as_bytes());
         let digest = mac.finalize().into_bytes();
-        digest.iter().map(|byte| format!("{byte:02x}")).collect()
+        let nibbles = digest.iter().flat_map(|byte| [byte >> 4, byte & 15]);
+        let digit = |nibble: u8| char::from_digit(u32::from(nibble), 16).unwrap_or('0');
+        nibbles.map(digit).collect()
     }
 
     /// The head of a request to one of its replicas, but for what is the caller's.
@@ -246,7 +283,10 @@ mod tests {
         let config = RemoteConfig::new(RemoteKind::Vllm);
         RemoteModel::new(
             config,
-            "qwen".into(),
+            Names {
+                here: "fast".into(),
+                there: "qwen".into(),
+            },
             None,
             RoutingConfig::default(),
             [key; 32],

@@ -12,8 +12,9 @@ use bytes::BytesMut;
 use tokio_rustls::TlsConnector;
 use tollgate_policy::units::{Micros, Time};
 
+use super::http2::Shared;
 use super::io::Io;
-use crate::config::Address;
+use crate::config::{Address, Speaks};
 
 /// Connections that are kept idle at most.
 const IDLE_MAX: usize = 256;
@@ -30,6 +31,30 @@ pub(crate) struct Connection {
     pub(crate) age: Age,
 }
 
+/// The connection of a replica's probes, while it is idle.
+#[derive(Debug, Default)]
+pub(crate) struct Aside(Mutex<Option<Connection>>);
+
+impl Aside {
+    /// It, if it looks usable.
+    pub(crate) fn take(&self) -> Option<Connection> {
+        let kept = self.lock().take();
+        kept.filter(|connection| connection.io.is_quiet())
+    }
+
+    /// Keeps a connection whose answer has been read to its end.
+    pub(crate) fn give(&self, mut connection: Connection) {
+        if connection.buffer.is_empty() {
+            connection.age = Age::Used;
+            *self.lock() = Some(connection);
+        }
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, Option<Connection>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 /// Whether a connection has carried an answer before.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Age {
@@ -42,21 +67,33 @@ pub(crate) struct Pool {
     address: Address,
     tls: Option<TlsConnector>,
     connect: Duration,
+    /// Where one connection carries all requests.
+    shared: Option<Shared>,
     idle: Mutex<Vec<(Time, Connection)>>,
 }
 
 impl Pool {
-    pub(crate) fn new(address: Address, connect: Micros, tls: Option<TlsConnector>) -> Self {
+    pub(crate) fn new(
+        address: Address,
+        (connect, speaks): (Micros, Speaks),
+        tls: Option<TlsConnector>,
+    ) -> Self {
         Self {
             address,
             tls,
             connect: Duration::from_micros(connect.get()),
+            shared: (speaks == Speaks::Http2).then(Shared::default),
             idle: Mutex::new(Vec::new()),
         }
     }
 
     pub(crate) fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// The connection that carries all requests, where they share one.
+    pub(crate) fn shared(&self) -> Option<&Shared> {
+        self.shared.as_ref()
     }
 
     /// A connection that was used before, if one is left that looks usable.

@@ -1,7 +1,6 @@
 //! Asks an engine in another process how it is: whether it is there when the policy wants to know,
 //! and then how busy it is, again and again. When it is asked, and what is said of its health, is
-//! in
-//! `life.rs`.
+//! in `life.rs`.
 //!
 //! It reports; that an engine is used, or not any more, is the policy's to say.
 
@@ -17,6 +16,7 @@ use super::exchange::{Failed, get};
 use super::model::{RemoteModel, Upstream};
 use crate::desk::Desk;
 use crate::engines::{self, Gauges};
+use crate::metrics::{EngineSays, signed};
 
 /// How long a page may take.
 const PAGE_TIME: Duration = Duration::from_secs(5);
@@ -51,20 +51,26 @@ pub(crate) async fn report(
     loop {
         tick.tick().await;
         // An engine that does not answer has said nothing; that it is gone is for others to find.
-        let Ok(gauges) = page(&model, &upstream, path).await else {
-            continue;
-        };
+        let gauges = page(&model, &upstream, path).await.unwrap_or_default();
         let Some(desk) = desk.upgrade() else { return };
+        let replica = upstream.id;
+        let total = capacity(gauges, limits).kv;
+        let kv =
+            (total != KV_UNKNOWN && gauges.kv_millionths.is_some()).then(|| gauges.kv_used(total));
+        let says = EngineSays {
+            running: gauges.running.map(i64::from),
+            waiting: gauges.waiting.map(i64::from),
+            kv_blocks: kv.map(|kv| signed(kv.get())),
+        };
+        desk.books()
+            .metrics()
+            .fleet()
+            .heard(&model.label, replica, says);
         let Some(waiting) = gauges.waiting else {
             continue;
         };
-        let total = capacity(gauges, limits).kv;
-        let kv = match total {
-            KV_UNKNOWN => KvBlocks::ZERO,
-            total => gauges.kv_used(total),
-        };
+        let kv = kv.unwrap_or_default();
         let report = Report { waiting, kv };
-        let replica = upstream.id;
         desk.submit(Event::Reported { replica, report });
     }
 }
@@ -122,6 +128,6 @@ async fn page(model: &RemoteModel, upstream: &Upstream, path: &str) -> Result<Ga
 
 fn head(model: &RemoteModel, upstream: &Upstream, path: &str) -> Vec<u8> {
     let mut head = model.head(upstream, "GET", path);
-    head.extend_from_slice(b"connection: close\r\n\r\n");
+    head.extend_from_slice(b"\r\n");
     head
 }

@@ -4,6 +4,7 @@
 //! is a good one, for an answer in one piece when all of it is there. Only a client that has waited
 //! for long is told `200` and a comment before that. Where a request goes, the policy says.
 
+use std::io::Write as _;
 use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Duration;
@@ -134,7 +135,7 @@ impl Call {
             prompt: self.arrival.prompt,
             answers: self.passage.relay.answers,
             gaps: Gaps::new(desk.books().metrics().itl(name, class)),
-            request: desk.books().request_name(self.arrival.id),
+            request: desk.books().name(self.arrival.id),
         }
     }
 
@@ -144,7 +145,7 @@ impl Call {
         let (mut last, mut failed): (Option<Dispatch>, Option<Failed>) = (None, None);
         loop {
             let dispatch = match flight.letters().recv().await {
-                Some(Letter::Dispatched(dispatch)) => dispatch,
+                Some(Letter::Dispatched(dispatch)) => *dispatch,
                 // It had failed already, which the policy did not know.
                 Some(Letter::Withdrawn) => continue,
                 Some(Letter::Ended(EngineEnding::Failed(failure), _)) => {
@@ -306,12 +307,13 @@ impl Call {
             RelayKind::Embeddings => "/v1/embeddings",
         };
         let mut head = self.model.head(upstream, "POST", path);
-        let request = self.app.desk.books().request_name(dispatch.id);
-        let own = format!(
+        let request = self.app.desk.books().name(dispatch.id);
+        // Err: a vector takes all that is written.
+        let _ = write!(
+            head,
             "content-type: application/json\r\ncontent-length: {length}\r\nx-request-id: \
              {request}\r\n"
         );
-        head.extend_from_slice(own.as_bytes());
         head.extend_from_slice(&self.passage.headers);
         head.extend_from_slice(b"\r\n");
         let wants = if relay.delivery.include_usage {
@@ -442,6 +444,7 @@ impl Opened {
 fn stream_response(body: RelayBody, headers: &HeaderMap, dispatch: Option<&Dispatch>) -> Response {
     let mut response = Response::new(Body::new(body));
     let own = response.headers_mut();
+    own.reserve(refuse::HEADERS);
     copy_response(headers, own);
     let kind = headers.get(header::CONTENT_TYPE).cloned();
     let default = HeaderValue::from_static("text/event-stream");
@@ -456,6 +459,7 @@ fn whole_response(headers: &HeaderMap, body: Bytes, (line, id): (&Line, RequestI
     line.first_token(id);
     let mut response = Response::new(Body::from(body));
     let own = response.headers_mut();
+    own.reserve(refuse::HEADERS);
     copy_response(headers, own);
     let kind = headers.get(header::CONTENT_TYPE).cloned();
     let default = HeaderValue::from_static("application/json");

@@ -28,6 +28,7 @@ use crate::answer::wire_usage;
 use crate::clock::Clock;
 use crate::held::Held;
 use crate::inflight::Letter;
+use crate::journal::record::RequestName;
 use crate::line::Line;
 use crate::refuse;
 use crate::stream::{Gaps, Keepalive, Unfinished};
@@ -51,7 +52,7 @@ pub(crate) struct Watched {
     pub(crate) answers: u32,
     pub(crate) gaps: Gaps,
     /// Its name, for the log.
-    pub(crate) request: String,
+    pub(crate) request: RequestName,
 }
 
 /// A relayed stream.
@@ -303,8 +304,8 @@ impl RelayBody {
     }
 
     fn fail(&mut self, failure: Failure, why: &str) -> Vec<u8> {
-        let request = &self.watched.request;
-        tracing::warn!(request, why, "a replica failed a request in its stream");
+        let request = self.watched.request;
+        tracing::warn!(%request, why, "a replica failed a request in its stream");
         self.break_off(
             EngineEnding::Failed(failure),
             Outcome::ReplicaFailed(failure),

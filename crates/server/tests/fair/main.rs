@@ -6,6 +6,7 @@
 mod support;
 
 mod headers;
+mod promises;
 mod queue;
 mod reload;
 mod replicas;

@@ -36,7 +36,11 @@ pub(crate) struct Rig {
 
 impl Rig {
     pub(crate) async fn start(yaml: &str) -> Self {
-        let folder = tempfile::tempdir().unwrap();
+        Self::start_in(tempfile::tempdir().unwrap(), yaml).await
+    }
+
+    /// The same in a folder in which another was before.
+    pub(crate) async fn start_in(folder: TempDir, yaml: &str) -> Self {
         write(&folder, yaml);
         let file = ConfigFile::new(path(&folder), None, Some(folder.path().to_owned()));
         let server = Server::start(file.read().unwrap()).await.unwrap();
@@ -93,6 +97,20 @@ impl Rig {
         let reply = Ask::get("/admin/v1/queue").send(address).await;
         assert_eq!(reply.status, 200);
         reply.json()
+    }
+
+    /// What the operator's listener says of admission.
+    pub(crate) async fn admission(&self) -> Value {
+        let address = self.server.admin_address().unwrap();
+        let reply = Ask::get("/admin/v1/admission").send(address).await;
+        assert_eq!(reply.status, 200);
+        reply.json()
+    }
+
+    /// Ends the server, and leaves its folder.
+    pub(crate) async fn end(self) -> TempDir {
+        timeout(PATIENCE, self.server.drain()).await.unwrap();
+        self.folder
     }
 
     pub(crate) async fn until(&self, what: &str, mut holds: impl AsyncFnMut() -> bool) {

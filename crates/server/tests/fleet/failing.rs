@@ -208,3 +208,25 @@ pub(crate) async fn futures_all<F: Future>(all: impl Iterator<Item = F>) -> Vec<
     .await;
     waiting.into_iter().filter_map(|(_, done)| done).collect()
 }
+
+#[tokio::test]
+async fn while_its_engine_is_dead_the_gateway_says_so_and_stays_alive() {
+    let engines = engines(1).await;
+    let gateway = Gateway::before(&engines, "").await;
+    let (ready, health) = (Request::get("/ready"), Request::get("/health"));
+    assert_eq!(gateway.send(&ready).await.status(), 200);
+    engines[0].kill().await;
+    eventually(secs(60), "it is not ready", async || {
+        gateway.send(&ready).await.status() == 503
+    })
+    .await;
+    assert_eq!(gateway.send(&health).await.status(), 200);
+    let refused = gateway.ask().await;
+    assert!(matches!(refused.status(), 502 | 503), "{refused:?}");
+    engines[0].revive().await;
+    eventually(secs(60), "it is ready again", async || {
+        gateway.send(&ready).await.status() == 200
+    })
+    .await;
+    assert!(is_whole(&gateway.ask().await));
+}

@@ -325,3 +325,72 @@ async fn hundreds_of_bad_answers_hold_nothing_and_harm_no_other() {
     }
     rig.until_idle(secs(60)).await;
 }
+
+#[tokio::test]
+async fn tokens_that_come_in_one_piece_with_an_error_are_the_clients_and_are_paid_for() {
+    for ending in [
+        "data: {\"error\":{\"message\":\"no memory\",\"code\":500}}\n\n".to_owned(),
+        "data: {bad\n\n".to_owned(),
+        String::new(),
+    ] {
+        let mut bytes = STREAM.as_bytes().to_vec();
+        for event in [&delta("a"), &delta("b"), &ending] {
+            if !event.is_empty() {
+                bytes.extend(chunk(event));
+            }
+        }
+        // Without an error of its own, the body itself breaks.
+        bytes.extend_from_slice(if ending.is_empty() {
+            b"zz\r\n"
+        } else {
+            b"0\r\n\r\n"
+        });
+        let engines = [
+            Engine::saying(bytes.clone()).await,
+            Engine::saying(bytes).await,
+        ];
+        let rig = rig(
+            &[engines[0].address, engines[1].address],
+            "vllm",
+            "upstream: { model: qwen }",
+        )
+        .await;
+        let told = Stream::begin(rig.address(), &stream(json!({}))).await;
+        let told = told.rest().await;
+        assert_eq!(told.text, "ab", "{ending}");
+        assert!(
+            told.error.is_some() && !told.done && !told.whole,
+            "{told:?}"
+        );
+        rig.until_idle(secs(60)).await;
+        let row = rig.ledger_first().await;
+        assert_eq!(row["output_tokens"], 2, "{row}");
+        let asked = engines[0].seen().len() + engines[1].seen().len();
+        assert_eq!(asked, 1, "what had begun is not made again");
+    }
+}
+
+#[tokio::test]
+async fn an_error_behind_a_chunk_without_a_token_is_tried_elsewhere() {
+    let role = "data: {\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":7,\"model\":\
+        \"qwen\",\"choices\":[{\"index\":0,\"delta\":{\"role\":\"assistant\",\"content\":\"\"},\
+        \"finish_reason\":null}]}\n\n";
+    let mut bytes = STREAM.as_bytes().to_vec();
+    bytes.extend(chunk(role));
+    bytes.extend(chunk(
+        "data: {\"error\":{\"message\":\"no\",\"code\":500}}\n\n",
+    ));
+    let bad = Engine::saying(bytes).await;
+    let good = Engine::streaming(vec![delta("a"), FIN.to_owned(), DONE.to_owned()]).await;
+    let rig = rig(
+        &[bad.address, good.address],
+        "vllm",
+        "upstream: { model: qwen }",
+    )
+    .await;
+    for _ in 0..6 {
+        let told = Stream::begin(rig.address(), &stream(json!({}))).await;
+        told.rest().await.assert_complete();
+    }
+    assert!(!bad.seen().is_empty(), "chance left it out");
+}

@@ -202,3 +202,77 @@ async fn a_slow_reader_loses_no_event() {
     told.assert_complete();
     assert_eq!(told.text, expected);
 }
+
+#[tokio::test]
+async fn a_client_that_does_not_read_is_cut_off_at_the_bound_and_its_engine_stopped() {
+    let (left, mut leaving) = tokio::sync::mpsc::unbounded_channel();
+    let engine = Engine::start(move |_, mut wire| {
+        let left = left.clone();
+        async move {
+            wire.send(STREAM).await;
+            let text = delta(&"x".repeat(16 * 1024));
+            while wire.is_open().await {
+                wire.send(chunk(&text)).await;
+            }
+            left.send(()).unwrap();
+            None
+        }
+    })
+    .await;
+    let keys = "upstream: { model: qwen, first_byte: 900ms }\nmax_stream: 1s\nstream: \
+                { idle: 900ms, keepalive: 500ms }";
+    let rig = engine.rig(keys).await;
+    let connection = Connection::open_narrow(rig.address()).await;
+    let stuck = Stream::over(connection, &stream(json!({}))).await;
+    leaving.recv().await.unwrap();
+    rig.until_idle(secs(60)).await;
+    let row = rig.ledger_row(stuck.head.request_id()).await;
+    assert_eq!(row["outcome"], "max_stream");
+    assert!(!stuck.rest().await.whole);
+}
+
+#[tokio::test]
+async fn the_first_token_is_the_first_text_whatever_comes_before_it() {
+    const LATE: Duration = Duration::from_millis(700);
+    for first in [
+        "{\"content\":\"a\"}",
+        "{\"reasoning_content\":\"a\"}",
+        "{\"tool_calls\":[{\"index\":0,\"function\":{\"arguments\":\"{\"}}]}",
+    ] {
+        let event = |delta: &str| {
+            format!(
+                "data: {{\"id\":\"c1\",\"object\":\"chat.completion.chunk\",\"created\":7,\
+                 \"model\":\"qwen\",\"choices\":[{{\"index\":0,\"delta\":{delta},\
+                 \"finish_reason\":null}}]}}\n\n"
+            )
+        };
+        let early = [
+            event("{\"role\":\"assistant\",\"content\":\"\"}"),
+            ": still here\n\n".to_owned(),
+            event("{\"content\":null}"),
+        ];
+        let token = event(first);
+        let engine = Engine::start(move |_, mut wire| {
+            let (early, token) = (early.clone(), token.clone());
+            async move {
+                wire.send(STREAM).await;
+                for one in &early {
+                    wire.send(chunk(one)).await;
+                }
+                let mut tick = tokio::time::interval(LATE);
+                tick.tick().await;
+                tick.tick().await;
+                wire.send_chunks(&[&token, FIN, DONE]).await;
+                wire.send(END).await;
+                Some(wire)
+            }
+        })
+        .await;
+        let rig = engine.rig("").await;
+        let stream = Stream::begin(rig.address(), &stream(json!({}))).await;
+        stream.rest().await.assert_complete();
+        let row = rig.ledger_first().await;
+        let ttft = row["ttft_us"].as_u64().unwrap();
+        assert!(u128::from(ttft) >= LATE.as_micros(), "{first}: {ttft} us");
+    }
+}

@@ -301,3 +301,46 @@ async fn a_client_that_says_no_more_is_still_answered() {
     }
     rig.assert_unharmed().await;
 }
+
+#[tokio::test]
+async fn a_client_that_sends_more_and_leaves_has_left() {
+    let rig = Rig::start(NARROW).await;
+    let whole = hi_with(json!({"max_tokens": 100_000, "ignore_eos": true}));
+    let request = crate::support::chat::chat(&whole);
+    for more in [
+        b"GET /health HTTP/1.1\r\nhost: x\r\n\r\n".to_vec(),
+        vec![b'G'; 4_000],
+    ] {
+        // Once behind the request in one piece, and once after it.
+        let mut together = Connection::open(rig.address()).await;
+        together
+            .send(&[request.bytes(), more.clone()].concat())
+            .await;
+        let mut apart = Connection::open(rig.address()).await;
+        apart.send(&request.bytes()).await;
+        rig.until(secs(60), "both are in", |scrape| {
+            scrape.sum("tollgate_in_flight_requests", &[]) == 2.0
+        })
+        .await;
+        apart.send(&more).await;
+        drop((together, apart));
+        rig.until_idle(secs(60)).await;
+    }
+    rig.assert_unharmed().await;
+}
+
+#[tokio::test]
+async fn requests_that_are_sent_ahead_are_answered_when_it_is_their_turn() {
+    let rig = Rig::start(NARROW).await;
+    let request = crate::support::chat::chat(&hi_with(json!({"max_tokens": 50})));
+    let mut connection = Connection::open(rig.address()).await;
+    connection.send(&request.bytes()).await;
+    let health = Request::get("/health").bytes();
+    for _ in 0..3 {
+        connection.send(&health).await;
+    }
+    assert_eq!(connection.answer().await.status(), 200);
+    for _ in 0..3 {
+        assert_eq!(connection.answer().await.text(), "ok\n");
+    }
+}

@@ -136,8 +136,12 @@ async fn a_tenant_name_that_is_none_is_refused() {
         let answer = rig
             .send(&Request::get("/v1/models").header("x-tenant-id", name))
             .await;
-        assert_eq!(answer.status(), 401, "{name:?}");
+        assert_eq!(answer.status(), 400, "{name:?}");
+        assert_eq!(answer.json()["error"]["param"], "X-Tenant-ID", "{name:?}");
     }
+    let twice = Request::get("/v1/models").header("x-tenant-id", "a");
+    let answer = rig.send(&twice.header("x-tenant-id", "b")).await;
+    assert_eq!(answer.status(), 400, "two names are none");
 }
 
 #[tokio::test]

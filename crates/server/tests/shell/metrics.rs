@@ -14,9 +14,10 @@ use crate::support::stream::Stream;
 use crate::support::wait::{eventually, secs};
 
 /// Every metric there is.
-const NAMES: [&str; 43] = [
+const NAMES: [&str; 44] = [
     "tollgate_config_reloads",
     "tollgate_connections",
+    "tollgate_dispatches",
     "tollgate_engine_cached_prefixes",
     "tollgate_engine_kv_blocks",
     "tollgate_engine_kv_blocks_cached",

@@ -243,11 +243,77 @@ async fn the_text_of_a_refusal_comes_before_its_unread_body_is_gone() {
     connection.send(&large.head_bytes()).await;
     let head = connection.head().await;
     assert_eq!(head.status, 413);
-    let Piece::Data(text) = connection.piece(&mut head.framing()).await else {
-        panic!("no text")
-    };
+    assert_eq!(head.header("connection"), Some("close"));
+    let mut framing = head.framing();
+    assert!(
+        matches!(framing, Framing::Length(_)),
+        "its end is seen at once"
+    );
+    let mut text = Vec::new();
+    while let Piece::Data(piece) = connection.piece(&mut framing).await {
+        text.extend(piece);
+    }
     let json: Value = serde_json::from_slice(&text).unwrap();
     assert_eq!(json["error"]["code"], "body_too_large");
+}
+
+#[tokio::test]
+async fn a_refusal_of_a_small_body_leaves_the_connection_open() {
+    let config = FAST.replace("identity: { anonymous: allow }", "");
+    let tenants = "tenants:\n  - name: t\n    keys: [{ env: T }]\n";
+    let rig = Rig::start(&format!("{config}\n{tenants}")).await;
+    let mut connection = Connection::open(rig.address()).await;
+    for _ in 0..3 {
+        let refused = connection.ask(&short()).await;
+        assert_refused(&refused, 401, "bad_key");
+    }
+}
+
+#[tokio::test]
+async fn a_body_that_is_encoded_is_refused_by_that_name() {
+    let rig = Rig::start(FAST).await;
+    for coding in ["gzip", "br", "identity, gzip"] {
+        let refused = rig.send(&short().header("content-encoding", coding)).await;
+        assert_refused(&refused, 415, "media_type");
+        assert!(
+            refused.text().contains("Content-Encoding"),
+            "{}",
+            refused.text()
+        );
+    }
+    let plain = short().header("content-encoding", "identity");
+    assert_eq!(rig.send(&plain).await.status(), 200);
+}
+
+#[tokio::test]
+async fn a_head_that_is_none_or_too_long_is_answered_in_json() {
+    let rig = Rig::start(FAST).await;
+    let (long, longer) = ("x".repeat(80 * 1024), "x".repeat(256 * 1024));
+    let heads = [
+        (400, "GET / HTTP/9.9\r\n\r\n".to_owned()),
+        (
+            400,
+            "POST /v1/chat/completions HTTP/1.1\r\ncontent-length: x\r\n\r\n".to_owned(),
+        ),
+        (414, format!("GET /{long} HTTP/1.1\r\nhost: x\r\n\r\n")),
+        (
+            431,
+            format!("GET / HTTP/1.1\r\nhost: x\r\nx-long: {longer}\r\n\r\n"),
+        ),
+    ];
+    for (status, head) in heads {
+        let mut connection = Connection::open(rig.address()).await;
+        // Also behind a good one on the same connection.
+        assert_eq!(connection.ask(&Request::get("/health")).await.status(), 200);
+        connection.send(head.as_bytes()).await;
+        let answer = connection.answer().await;
+        assert_eq!(answer.status(), status, "{answer:?}");
+        assert_eq!(answer.json()["error"]["type"], "invalid_request_error");
+        assert_eq!(answer.head.header("connection"), Some("close"));
+        assert!(answer.head.header("x-tollgate-reason").is_some());
+        assert!(connection.try_answer().await.is_none());
+    }
+    rig.assert_unharmed().await;
 }
 
 #[tokio::test]

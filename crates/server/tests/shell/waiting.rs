@@ -119,3 +119,23 @@ async fn connections_past_the_bound_wait_for_a_place() {
     drop(first);
     assert_eq!(answer.await.status(), 200);
 }
+
+#[tokio::test]
+async fn connections_that_ask_for_nothing_give_their_places_back() {
+    let config = format!("server: {{ max_connections: 50, read_timeout: 1s }}\n{NERVOUS}");
+    let rig = Rig::start(&config).await;
+    let health = crate::support::http::Request::get("/health");
+    let mut idle = Vec::new();
+    for n in 0..70 {
+        let mut connection = Connection::open(rig.address()).await;
+        match n % 3 {
+            0 => {}
+            1 => connection.send(b"GET /health HT").await,
+            // It has had an answer, and wants no other.
+            _ => connection.send(&health.bytes()).await,
+        }
+        idle.push(connection);
+    }
+    let mut late = Connection::open(rig.address()).await;
+    assert_eq!(late.ask(&health).await.status(), 200);
+}

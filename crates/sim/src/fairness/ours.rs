@@ -103,6 +103,7 @@ impl Schedule for Ours {
             prompt: arrival.prompt,
             output_max: Some(OUTPUT_GUESS),
             retry: false,
+            slo: tollgate_policy::slo::Asked::default(),
             received: now,
         }));
     }

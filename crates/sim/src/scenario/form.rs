@@ -82,6 +82,7 @@ pub(super) struct Form {
     #[serde(default)]
     pub(super) tenants: Vec<TenantForm>,
     pub(super) replay: Option<ReplayForm>,
+    pub(super) longer: Option<LongerForm>,
     #[serde(default)]
     pub(super) faults: Vec<FaultForm>,
     #[serde(default)]
@@ -132,6 +133,11 @@ pub(super) enum ContenderForm {
     Tollgate,
     Fifo,
     Plain,
+    NoControl,
+    Ttl,
+    Cap,
+    Point,
+    Split,
 }
 
 impl From<ContenderForm> for Contender {
@@ -140,6 +146,11 @@ impl From<ContenderForm> for Contender {
             ContenderForm::Tollgate => Self::Tollgate,
             ContenderForm::Fifo => Self::Fifo,
             ContenderForm::Plain => Self::Plain,
+            ContenderForm::NoControl => Self::NoControl,
+            ContenderForm::Ttl => Self::Ttl,
+            ContenderForm::Cap => Self::Cap,
+            ContenderForm::Point => Self::Point,
+            ContenderForm::Split => Self::Split,
         }
     }
 }
@@ -184,6 +195,29 @@ pub(super) struct ModelForm {
     pub(super) window: WindowForm,
     /// Whether embedded engines keep prompts to a pace, as the server's do by default.
     pub(super) prefill_pacing: bool,
+    pub(super) slo: Option<SloForm>,
+}
+
+/// What answers must be like, and what the gateway promises.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct SloForm {
+    pub(super) ttft: Option<Span>,
+    pub(super) tpot: Option<Span>,
+    pub(super) e2e: Option<Span>,
+    /// How many of a thousand may be later than their bound.
+    #[serde(default = "tenth")]
+    pub(super) per_mille: u16,
+    /// Whether what does not fit is refused even where that helps nobody.
+    #[serde(default)]
+    pub(super) guarantee: bool,
+}
+
+#[derive(Clone, Copy, Debug, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub(super) struct LongerForm {
+    pub(super) at: Span,
+    pub(super) percent: u64,
 }
 
 impl Default for ModelForm {
@@ -197,6 +231,7 @@ impl Default for ModelForm {
             kv_bytes_per_token: 131_072,
             window: WindowForm::default(),
             prefill_pacing: true,
+            slo: None,
         }
     }
 }
@@ -412,6 +447,17 @@ pub(super) enum WhatForm {
     RetryUnevenness,
     Preemptions,
     TokensPerSecond,
+    InTimePercent,
+    LatePercent,
+    CoveragePercent,
+    CoverageWorstMinute,
+    BoundOverOutcome,
+    LongestMissRun,
+    FairestGoodput,
+}
+
+const fn tenth() -> u16 {
+    100
 }
 
 const fn minute() -> Span {

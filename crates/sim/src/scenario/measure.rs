@@ -4,6 +4,7 @@ use tollgate_policy::units::{Micros, Time};
 
 use super::form::{Form, MeasureForm, WhatForm};
 use super::read::{Mistake, located};
+use crate::promised::Promised;
 use crate::stats::Sorted;
 use crate::tally::Tally;
 use crate::world::Run;
@@ -70,6 +71,15 @@ pub enum What {
     Preemptions,
     /// Prompt and output tokens per second, after the warm-up.
     TokensPerSecond,
+    /// Of the promises, over the requests that were sent in a span of time.
+    Promise {
+        /// Which number.
+        of: Promised,
+        /// From here on.
+        from: Time,
+        /// Until here.
+        until: Time,
+    },
 }
 
 /// What a measure came to.
@@ -113,6 +123,7 @@ impl What {
             Self::ProbeAuc { tenant, against } => {
                 format!("TTFT tells {tenant} from {against}, AUC")
             }
+            Self::Promise { of, .. } => of.label().to_owned(),
             Self::HeldAtEnd => "requests still held when all have ended".to_owned(),
             Self::Imbalance => "fullest replica over the mean".to_owned(),
             Self::RetryUnevenness { .. } => "unevenness of the retries".to_owned(),
@@ -153,6 +164,7 @@ impl What {
             Self::ProbeAuc { tenant, against } => {
                 auc(&ttft(tally, names, tenant), &ttft(tally, names, against))
             }
+            Self::Promise { of, from, until } => of.of(tally, *from, *until),
             Self::HeldAtEnd => Some(f64::from(tally.left.requests)),
             Self::Imbalance => tally.levels.imbalance_mean(),
             Self::RetryUnevenness { from, until, bins } => {
@@ -255,6 +267,7 @@ fn what(
     tenant: impl Fn(&Option<String>, &str) -> Result<String, Mistake>,
 ) -> Result<What, Mistake> {
     let own = || tenant(&one.tenant, "tenant");
+    let promise = |of| What::Promise { of, from, until };
     Ok(match one.what {
         WhatForm::TtftP50Ms => What::Ttft {
             tenant: own()?,
@@ -283,6 +296,13 @@ fn what(
         },
         WhatForm::Preemptions => What::Preemptions,
         WhatForm::TokensPerSecond => What::TokensPerSecond,
+        WhatForm::InTimePercent => promise(Promised::InTime),
+        WhatForm::LatePercent => promise(Promised::Late),
+        WhatForm::CoveragePercent => promise(Promised::Coverage),
+        WhatForm::CoverageWorstMinute => promise(Promised::WorstMinute),
+        WhatForm::BoundOverOutcome => promise(Promised::Width),
+        WhatForm::LongestMissRun => promise(Promised::Run),
+        WhatForm::FairestGoodput => promise(Promised::Fairest),
     })
 }
 

@@ -123,3 +123,13 @@ fn a_small_version_of_the_largest_scenario_serves_everybody() {
     let came: u64 = tenants.iter().map(|one| one.came).sum();
     assert!(came > 90_000, "{came}");
 }
+
+#[test]
+fn what_is_let_in_is_in_time_and_nine_of_ten_bounds_hold() {
+    told_apart("promises");
+}
+
+#[test]
+fn whoever_asks_for_more_than_its_share_is_the_one_that_is_refused() {
+    told_apart("promises-tenants");
+}

@@ -57,6 +57,7 @@ impl<C: Control> World<'_, '_, C> {
             // Nothing here dies with its books open.
             Effect::Mark(_) => {}
             Effect::Record(record) => self.recorded(&record),
+            Effect::Weighed(weighed) => self.tally.weighed(weighed.row),
             Effect::Drained => self.is_drained = true,
         }
     }

@@ -92,6 +92,7 @@ impl<'a> Log<'a> {
             Event::ReplicaDown { replica } => format!("replica_down replica={replica}"),
             Event::Reconfigured(_) => "reconfigured".to_owned(),
             Event::Priced(_) => "priced".to_owned(),
+            Event::Recalled { model, .. } => format!("recalled model={model}"),
             Event::Remembered { tenant, .. } => format!("remembered tenant={tenant}"),
             Event::Books(books) => format!("books={books:?}"),
             Event::Drain { bound } => format!("drain bound_us={}", bound.get()),
@@ -144,6 +145,13 @@ impl<'a> Log<'a> {
                 record.usage.prompt,
                 record.usage.cached,
                 record.usage.output
+            ),
+            Effect::Weighed(weighed) => format!(
+                "weighed request={} verdict={:?} promised_us={} came_us={}",
+                weighed.row.id,
+                weighed.row.judged.verdict,
+                shown(weighed.row.judged.bounds[0].map(|bound| bound.promised.get())),
+                shown(weighed.row.seen.ttft.map(Micros::get))
             ),
             Effect::Drained => "drained".to_owned(),
         };

@@ -235,6 +235,7 @@ impl Oracles {
             | Event::ReplicaDown { .. }
             | Event::Reconfigured(_)
             | Event::Priced(_)
+            | Event::Recalled { .. }
             | Event::Remembered { .. }
             | Event::Books(_)
             | Event::Drain { .. }
@@ -310,6 +311,7 @@ impl Oracles {
                 }
             },
             Effect::Drained
+            | Effect::Weighed(_)
             | Effect::Failed { .. }
             | Effect::Start { .. }
             | Effect::Stop { .. }

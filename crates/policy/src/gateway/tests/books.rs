@@ -67,6 +67,7 @@ fn play(rig: &mut Rig, moves: &[Move]) -> Vec<Effect> {
                     prompt: Tokens::new(*prompt),
                     output_max: Some(Tokens::new(*output)),
                     retry: false,
+                    slo: slo::Asked::default(),
                     received: rig.now,
                 })
             }

@@ -504,6 +504,7 @@ fn the_same_session_is_sent_to_the_same_replica_until_that_one_fails() {
             prompt: Tokens::new(100),
             output_max: Some(Tokens::new(50)),
             retry: false,
+            slo: slo::Asked::default(),
             received: rig.now,
         };
         let affinity = Affinity::default().in_session(1, arrival.tenant, b"s1");
@@ -563,6 +564,7 @@ impl Rig {
             prompt: Tokens::new(100),
             output_max: Some(Tokens::new(50)),
             retry: false,
+            slo: slo::Asked::default(),
             received: self.now,
         };
         self.handle(Event::Arrived(arrival))

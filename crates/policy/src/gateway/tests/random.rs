@@ -121,6 +121,7 @@ fn event(rig: &mut Rig, one: &Move, next: &mut u64) -> Event {
                 prompt: Tokens::new(prompt),
                 output_max: output.map(Tokens::new),
                 retry: false,
+                slo: slo::Asked::default(),
                 received: rig.now,
             })
         }
@@ -202,6 +203,7 @@ proptest! {
                 | Effect::Stop { .. }
                 | Effect::Retired { .. }
                 | Effect::Mark(_)
+                | Effect::Weighed(_)
                 | Effect::Drained => {}
             }
         }

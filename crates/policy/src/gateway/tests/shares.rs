@@ -204,6 +204,7 @@ fn retries_past_their_budget_are_refused_but_for_reserved_tenants() {
             prompt: Tokens::new(1),
             output_max: Some(Tokens::new(1)),
             retry: true,
+            slo: slo::Asked::default(),
             received: rig.now,
         };
         rig.handle(Event::Arrived(arrival))
@@ -325,6 +326,7 @@ fn small_requests_pass_a_large_one_but_not_for_ever() {
             prompt: Tokens::new(prompt),
             output_max: Some(Tokens::new(1)),
             retry: false,
+            slo: slo::Asked::default(),
             received: rig.now,
         }))
     };

@@ -151,6 +151,14 @@ pub(super) const MODELS: &[Key] = &[
          `max_stream`, which alone bounds answers in one piece.",
     ),
     key(
+        "models[].upstream.http2",
+        "on or off",
+        Is("off"),
+        "Whether engines are spoken to in HTTP/2, all requests over one connection to each: over \
+         TLS by ALPN, else without asking first. vLLM, llama-server and SGLang as they come speak \
+         HTTP/1.1.",
+    ),
+    key(
         "models[].upstream.cache_salt",
         "on or off",
         Means("on for vllm and sglang"),
@@ -176,6 +184,13 @@ pub(super) const MODELS: &[Key] = &[
         "size, 64KiB..=256MiB",
         Is("8MiB"),
         "The largest event of a stream; a larger one ends its stream with an error.",
+    ),
+    key(
+        "models[].upstream.kv_per_token",
+        "size, 64..=64MiB",
+        Is("128KiB"),
+        "What a token takes of an engine's KV memory, for `kv_gib_seconds` of limits and ledger: \
+         two times layers, KV heads and head size, times the bytes of a number.",
     ),
     key(
         "models[].grammars",
@@ -321,11 +336,81 @@ pub(super) const MODELS: &[Key] = &[
         "What `best_effort` may hold of it in any case, up to the bound of `standard`.",
     ),
     key(
+        "models[].slo.ttft",
+        "duration, 1ms..=10m",
+        Means("not promised"),
+        "Received to first token, as promised to each request that is let in; see \
+         [admission](admission.md). A request may ask for less by `x-tollgate-slo-ttft-ms`.",
+    ),
+    key(
         "models[].slo.tpot",
         "duration, 1ms..=10s",
-        Is("100ms"),
-        "The time between two tokens that is promised; what KV limits reckon with until it has \
-         been measured.",
+        Means("not promised; KV limits reckon with 100ms"),
+        "The mean time between two tokens, likewise (`x-tollgate-slo-tpot-ms`); what KV limits \
+         reckon with until it has been measured.",
+    ),
+    key(
+        "models[].slo.e2e",
+        "duration, 1ms..=24h",
+        Means("not promised"),
+        "Received to last byte, likewise (`x-tollgate-slo-e2e-ms`).",
+    ),
+    key(
+        "models[].slo.alpha",
+        "decimal, 0.001..=0.5",
+        Is("0.1"),
+        "How many of the promised bounds may be missed: 0.1 is one in ten.",
+    ),
+    key(
+        "models[].slo.mode",
+        "one of `goodput` `guarantee` `off`",
+        Is("goodput"),
+        "`goodput` refuses a request whose bound does not fit only where others would pay for it, \
+         never while there is room and nothing waits; `guarantee` refuses it always; `off` promises \
+         nothing.",
+    ),
+    key(
+        "models[].slo.calibration",
+        "one of `rolling` `split` `none`",
+        Is("rolling"),
+        "How a bound is made of an estimate: by the last requests, by the first 2000 for good, or \
+         not at all. The last two are there to compare with.",
+    ),
+    key(
+        "models[].slo.classes[].class",
+        "one of `reserved` `standard` `best_effort`",
+        Refused,
+        "The class for which something else holds than for all.",
+    ),
+    key(
+        "models[].slo.classes[].ttft",
+        "duration, 1ms..=10m",
+        Means("as for all"),
+        "What is promised to it.",
+    ),
+    key(
+        "models[].slo.classes[].tpot",
+        "duration, 1ms..=10s",
+        Means("as for all"),
+        "Likewise.",
+    ),
+    key(
+        "models[].slo.classes[].e2e",
+        "duration, 1ms..=24h",
+        Means("as for all"),
+        "Likewise.",
+    ),
+    key(
+        "models[].slo.classes[].alpha",
+        "decimal, 0.001..=0.5",
+        Means("as for all"),
+        "Likewise.",
+    ),
+    key(
+        "models[].slo.classes[].mode",
+        "one of `goodput` `guarantee` `off`",
+        Means("as for all"),
+        "Likewise; `off` promises the class nothing, and refuses it nothing.",
     ),
     key(
         "models[].fake.step",

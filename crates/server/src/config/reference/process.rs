@@ -38,7 +38,15 @@ pub(super) const PROCESS: &[Key] = &[
         "server.read_timeout",
         "duration, 1s..=10m",
         Is("30s"),
-        "How long a request's body may take to arrive; its head has 30 s.",
+        "How long a request's head may take to arrive, and then its body; a connection that is \
+         idle for as long is closed.",
+    ),
+    key(
+        "server.threads",
+        "number, 1..=1024",
+        Means("one for each core"),
+        "Threads that carry requests; engines of this process have threads of their own. Fewer \
+         take less of a CPU for each request, and more get on better beside other programs.",
     ),
     key(
         "ledger.on_failure",
@@ -68,6 +76,26 @@ pub(super) const PROCESS: &[Key] = &[
 ];
 
 pub(super) const ADMIN: &[Key] = &[
+    key(
+        "admission.trace",
+        "`on` or `off`",
+        Is("on"),
+        "Whether each decision of a model with an `slo` is written to `data_dir/admission`, with \
+         what was known, promised and came; `tollgate admission report` and `export` read it.",
+    ),
+    key(
+        "admission.trace_max",
+        "size, 1MiB..=64GiB",
+        Is("64MiB"),
+        "How long all of that may be; the oldest goes first.",
+    ),
+    key(
+        "admission.state",
+        "`on` or `off`",
+        Is("on"),
+        "Whether what was learned of a model's latency is kept there too, and taken on at the next \
+         start where engine, model and machine are the same.",
+    ),
     key(
         "admin.keys[].name",
         "1 to 64 of `A-Za-z0-9._-`",

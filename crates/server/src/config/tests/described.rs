@@ -21,6 +21,8 @@ fn only(path: &str, value: &str) -> String {
             (["models[]"], "path" | "threads" | "pooling") => "name: m, engine: embedded, ",
             (["models[]"], "engine") => "name: m, path: m, ",
             (["models[]"], _) => "name: m, engine: fake, ",
+            (["models[]", "slo", "classes[]"], "class") => "",
+            (["models[]", "slo", "classes[]"], _) => "class: standard, ",
             (["tenants[]"], "name") => "",
             (["tenants[]", "model_limits[]"], "model") => "limits: {rpm: 1}, ",
             (["tenants[]"], "floor") => "name: t, class: reserved, ",

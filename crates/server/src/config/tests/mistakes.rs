@@ -52,7 +52,7 @@ identity: { anonymous: allow }
     3:44: server.max_connections is many; use a whole number, 1..=1000000
     3:57: server.drain is 0s; use 1s..=1h
     3:75: server.read_timeout is a list; use a duration like 30s
-    3:90: server.workers is not a known key; known here: max_body, max_connections, drain, read_timeout
+    3:90: server.workers is not a known key; known here: max_body, max_connections, drain, read_timeout, threads
     4:20: metrics.expose is everyone; use loopback or any
     "#);
 }
@@ -91,7 +91,7 @@ models:
     context: 8192
     kv_tokens: 4096
     fake: {}
-    slo: { ttft: 2s, tpot: 0ms }
+    slo: { ttft: 0s, tpot: 0ms, alpha: 1 }
     max_stream: 10s
   - name: e
     engine: fake
@@ -114,8 +114,9 @@ models:
     10:21: models[2].aliases[2] is d, which names models[2] already; names are unique
     12:16: models[2].kv_tokens is 4096; one request may need the context's 8192
     13:11: models[2].fake is for engine: fake; this engine is embedded
-    14:18: models[2].slo.ttft is not in this version; leave it out
+    14:18: models[2].slo.ttft is 0s; use 1ms..=10m
     14:28: models[2].slo.tpot is 0ms; use 1ms..=10s
+    14:40: models[2].slo.alpha is 1; use 0.001..=0.5
     15:17: models[2].max_stream ends each stream before its first stream.keepalive
     16:5: models[3].stream.idle is for engines in other processes; this one is in ours
     18:14: models[3].context is 9000, more than fake.context 8192
@@ -280,7 +281,7 @@ models:
     engine: vllm
     path: m.gguf
     replicas: [{}, { url: here }, { url: \"http://h\" }]
-    upstream: { model: a b, key: \"sk-secret with a space\", connect: 1ms, priority: maybe, max_event: 1 }
+    upstream: { model: a b, key: \"sk-secret with a space\", connect: 1ms, priority: maybe, max_event: 1, http2: 2 }
   - name: b
     engine: llama-server
     replicas: [{ url: \"http://h\", only: reserved }]
@@ -298,6 +299,7 @@ models:
     7:69: models[0].upstream.connect is 1ms; use 10ms..=1m
     7:84: models[0].upstream.priority is maybe; use on or off
     7:102: models[0].upstream.max_event is 1; use 64KiB..=256MiB
+    7:112: models[0].upstream.http2 is 2; use on or off
     8:5: models[1].max_stream ends each stream before it could be cut by upstream.first_byte
     10:15: models[1].replicas leaves nobody to serve the other classes; add {}
     11:29: models[1].upstream.cache_salt is for vllm and sglang; llama-server has no such member

@@ -113,6 +113,8 @@ pub(super) fn setup(seed: u64) -> Setup {
         warmup: Time::START,
         drain: Micros::from_secs(30),
         checks: Checks::All,
+        score: None,
+        longer: None,
     }
 }
 

@@ -1,0 +1,268 @@
+//! Admission under loads from below the knee to three times what an engine can do, beside other
+//! rules, and under shifts that nobody announces.
+//!
+//! Each cell is a world of its own. A load is offered requests over what the engine completes when
+//! it is never without work; goodput is what came in time over the same.
+
+use std::fmt::Write as _;
+
+use tollgate_policy::gateway::Gateway;
+use tollgate_policy::units::{Micros, Time};
+
+use crate::fault::{Fault, FaultKind};
+use crate::promised::{Kept, Scores};
+use crate::scenario::{Contender, Mistake, Replay, Scenario};
+use crate::setup::{Longer, Setup};
+use crate::tally::Fate;
+use crate::trace::{Trace, TraceName};
+use crate::workload::WorkloadError;
+use crate::world::{self, Run};
+
+/// The world, but for its load.
+const SCENARIO: &str = include_str!("../../../scenarios/promises.yaml");
+
+/// Requests per second of the trace at its own speed, and how long it is.
+const NATIVE: (f64, f64) = (5.53, 3_500.0);
+
+/// The rules that are compared.
+const ARMS: [Contender; 6] = [
+    Contender::Tollgate,
+    Contender::NoControl,
+    Contender::Ttl,
+    Contender::Cap,
+    Contender::Point,
+    Contender::Split,
+];
+
+const LOADS: [f64; 8] = [0.3, 0.6, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0];
+
+/// Requests before this are not scored.
+const WARMUP: Time = Time::from_micros(60_000_000);
+
+/// A study that could not be made.
+#[derive(Debug, thiserror::Error)]
+pub enum StudyError {
+    /// The scenario is none.
+    #[error("{0}")]
+    Scenario(#[from] Mistake),
+    /// The workload can't be drawn.
+    #[error("{0}")]
+    Workload(#[from] WorkloadError),
+}
+
+/// One engine under a trace.
+struct Bench<'t> {
+    scenario: Scenario,
+    replay: Replay<'t>,
+    /// Requests per second that it completes when it is never without work.
+    capacity: f64,
+    seed: u64,
+}
+
+/// All tables, with the trace of Azure's conversations where it is at hand.
+///
+/// # Errors
+/// None with the scenario of the project; the type says what can be wrong with another.
+pub fn study(trace: Option<&Trace>, seed: u64) -> Result<String, StudyError> {
+    let replay = Replay {
+        name: TraceName::AzureConversations,
+        trace,
+    };
+    let mut bench = Bench {
+        scenario: Scenario::parse(SCENARIO)?,
+        replay,
+        capacity: NATIVE.0,
+        seed,
+    };
+    bench.capacity = bench.saturated(3.0, |_| {}, Time::START)?;
+    let mut text = String::new();
+    // Writing to a string does not fail, here and below.
+    let _ = writeln!(
+        text,
+        "capacity {:.3} requests/s, seed {seed}\n",
+        bench.capacity
+    );
+    bench.loads(&mut text)?;
+    bench.bounds(&mut text)?;
+    bench.shifts(&mut text)?;
+    bench.cold(&mut text)?;
+    Ok(text)
+}
+
+impl Bench<'_> {
+    /// A run at this load, and when its arrivals end.
+    fn run(
+        &self,
+        load: f64,
+        arm: Contender,
+        change: impl Fn(&mut Setup),
+    ) -> Result<(Run, Time), StudyError> {
+        let speed = load * self.capacity / NATIVE.0;
+        let micros = (NATIVE.1 / speed * 1e6) as u64;
+        let scenario = self.scenario.clone().at_speed(speed, Micros::new(micros));
+        let mut setup = scenario.setup(self.seed, arm, Some(self.replay))?;
+        change(&mut setup);
+        let run = world::run(&setup, Gateway::new(setup.config()), None);
+        Ok((run, Time::from_micros(micros)))
+    }
+
+    /// What the engine completes per second when it is never without work: of all that came from
+    /// some time on, over the time that it took to serve it.
+    fn saturated(
+        &self,
+        load: f64,
+        change: impl Fn(&mut Setup),
+        from: Time,
+    ) -> Result<f64, StudyError> {
+        let (run, _) = self.run(load, Contender::NoControl, |setup| {
+            change(setup);
+            setup.drain = Micros::from_secs(86_400);
+        })?;
+        let served = run
+            .tally
+            .scored
+            .iter()
+            .filter(|one| one.ended >= from && matches!(one.fate, Fate::InTime | Fate::Late));
+        let span = run.ended.since(from).get() as f64 / 1e6;
+        Ok(served.count() as f64 / span)
+    }
+
+    fn loads(&self, text: &mut String) -> Result<(), StudyError> {
+        let _ = write!(text, "| load |");
+        for arm in ARMS {
+            let _ = write!(text, " {} |", arm.label());
+        }
+        let _ = writeln!(text, "\n|---|{}", "---|".repeat(ARMS.len()));
+        for load in LOADS {
+            let _ = write!(text, "| {load:.1} |");
+            for arm in ARMS {
+                let (run, until) = self.run(load, arm, |_| {})?;
+                let _ = write!(text, " {} |", self.cell(&run, WARMUP, until));
+            }
+            let _ = writeln!(text);
+        }
+        let _ = writeln!(
+            text,
+            "\nEach cell: goodput over what can be had (capacity, or all that came where that is \
+             less) / late of those served, % / refused, % / dropped, %.\n"
+        );
+        Ok(())
+    }
+
+    /// Goodput over what can be had, late, refused and dropped.
+    fn cell(&self, run: &Run, from: Time, until: Time) -> String {
+        let scores = Scores::of(&run.tally, from, until);
+        let span = until.since(from).get() as f64 / 1e6;
+        let best = (self.capacity * span).min(scores.came as f64);
+        let part = |part: u64, of: u64| 100.0 * part as f64 / of.max(1) as f64;
+        format!(
+            "{:.3} / {:.1} / {:.0} / {:.1}",
+            scores.in_time as f64 / best.max(1.0),
+            part(scores.late, scores.in_time + scores.late),
+            part(scores.refused, scores.came),
+            part(scores.dropped, scores.came),
+        )
+    }
+
+    fn bounds(&self, text: &mut String) -> Result<(), StudyError> {
+        let _ = writeln!(
+            text,
+            "| load | arm | bounds | kept % | p5 minute % | worst minute % | longest run \
+             | pinball ms | hindsight ms | bound/outcome |\n|---|---|---|---|---|---|---|---|---|---|"
+        );
+        for load in [0.6, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0] {
+            for arm in [Contender::Tollgate, Contender::Point, Contender::Split] {
+                let (run, until) = self.run(load, arm, |_| {})?;
+                let kept = Kept::of(&run.tally, WARMUP, until);
+                let windows = kept.windows();
+                let number = |number: Option<f64>| {
+                    number.map_or_else(|| "-".to_owned(), |n| format!("{n:.1}"))
+                };
+                let _ = writeln!(
+                    text,
+                    "| {load:.1} | {} | {} | {} | {} | {} | {} | {:.0} | {:.0} | {:.2} |",
+                    arm.label(),
+                    kept.due,
+                    number(kept.percent()),
+                    number(windows.quantile(0.05)),
+                    number(kept.worst_window()),
+                    kept.run,
+                    kept.pinball_ms,
+                    kept.hindsight_ms,
+                    kept.widths.quantile(0.5).unwrap_or(0.0),
+                );
+            }
+        }
+        let _ = writeln!(text);
+        Ok(())
+    }
+
+    /// What becomes of goodput a minute after a shift, over what can be had then.
+    fn shifts(&self, text: &mut String) -> Result<(), StudyError> {
+        let at = Time::from_micros(600_000_000);
+        let longer = move |setup: &mut Setup| setup.longer = Some(Longer { at, percent: 200 });
+        let slower = move |setup: &mut Setup| {
+            setup.faults.push(Fault {
+                at,
+                kind: FaultKind::Slow {
+                    replica: 0,
+                    per_mille: 1_428,
+                    lasting: Micros::from_secs(36_000),
+                },
+            });
+        };
+        let _ = write!(text, "| from the 600th second on |");
+        for arm in ARMS {
+            let _ = write!(text, " {} |", arm.label());
+        }
+        let _ = writeln!(text, "\n|---|{}", "---|".repeat(ARMS.len()));
+        self.shifted(text, "answers twice as long, at 1.5", longer)?;
+        self.shifted(text, "everything takes 1/0.7 as long, at 1.5", slower)?;
+        let _ = writeln!(
+            text,
+            "\nEach cell as above, of what came a minute after the shift or later, over what the \
+             shifted engine completes when it is never without work.\n"
+        );
+        Ok(())
+    }
+
+    /// What becomes of the first minutes of a gateway that knows nothing, at capacity.
+    fn cold(&self, text: &mut String) -> Result<(), StudyError> {
+        let (run, until) = self.run(1.0, Contender::Tollgate, |_| {})?;
+        let at = |secs: u64| Time::START + Micros::from_secs(secs);
+        let _ = writeln!(text, "| from cold, at 1.0 | tollgate |\n|---|---|");
+        for (name, from, to) in [
+            ("first minute", at(0), at(60)),
+            ("second and third", at(60), at(180)),
+            ("all later ones", at(180), until),
+        ] {
+            let _ = writeln!(text, "| {name} | {} |", self.cell(&run, from, to));
+        }
+        let _ = writeln!(text);
+        Ok(())
+    }
+
+    fn shifted(
+        &self,
+        text: &mut String,
+        what: &str,
+        change: impl Fn(&mut Setup),
+    ) -> Result<(), StudyError> {
+        let from = Time::from_micros(660_000_000);
+        let shifted = Self {
+            capacity: self.saturated(1.5, &change, from)?,
+            scenario: self.scenario.clone(),
+            ..*self
+        };
+        let _ = write!(text, "| {what} |");
+        for arm in ARMS {
+            let (run, until) = self.run(1.5, arm, &change)?;
+            let _ = write!(text, " {} |", shifted.cell(&run, from, until));
+        }
+        let _ = writeln!(text);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,144 @@
+//! Promises that hold whatever the estimate is worth, and soon after everything has changed.
+
+use tollgate_policy::gateway::{Event, Learned};
+use tollgate_policy::slo::trees::{Node, Trees};
+use tollgate_policy::slo::{Slo, Terms};
+
+use super::*;
+use crate::setup::MODEL;
+
+fn bench() -> Bench<'static> {
+    Bench {
+        scenario: Scenario::parse(SCENARIO).unwrap(),
+        replay: Replay {
+            name: TraceName::AzureConversations,
+            trace: None,
+        },
+        capacity: 6.3,
+        seed: 3,
+    }
+}
+
+/// A model that takes a prompt for four times as long as it is, and the next longer one for a
+/// quarter.
+fn useless() -> Trees {
+    let mut nodes = Vec::new();
+    for band in 0..80_u16 {
+        let at = 2 * band;
+        nodes.push(Node::Split {
+            feature: 1,
+            most: 60 * u64::from(band),
+            left: at + 1,
+            right: at + 2,
+        });
+        nodes.push(Node::Leaf(if band % 2 == 0 { 2_000 } else { -2_000 }));
+    }
+    nodes.push(Node::Leaf(0));
+    Trees::new(vec![nodes]).unwrap()
+}
+
+fn setup_at(load: f64) -> (Setup, Time) {
+    let bench = bench();
+    let speed = load * bench.capacity / NATIVE.0;
+    let span = Micros::from_secs(900);
+    let scenario = bench.scenario.at_speed(speed, span);
+    let setup = scenario.setup(bench.seed, Contender::Tollgate, Some(bench.replay));
+    (setup.unwrap(), Time::START + span)
+}
+
+#[test]
+fn with_a_useless_model_the_coverage_holds_and_only_the_width_suffers() {
+    // So long a promise that nobody is refused: of those that a wrong estimate lets in alone, all
+    // are wrong alike.
+    let (mut setup, until) = setup_at(0.95);
+    let terms = Terms {
+        ttft: Some(Micros::from_secs(600)),
+        ..Terms::NONE
+    };
+    setup.model.target.slo = Slo::of(terms);
+    let fair = world::run(&setup, Gateway::new(setup.config()), None);
+    let mut gateway = Gateway::new(setup.config());
+    let learned = Learned::Model(useless());
+    gateway.handle(
+        Event::Recalled {
+            model: MODEL,
+            learned,
+        },
+        Time::START,
+    );
+    let misled = world::run(&setup, gateway, None);
+    let [fair, misled] = [fair, misled].map(|run| Kept::of(&run.tally, WARMUP, until));
+    let (kept, width) = (misled.percent().unwrap(), |kept: &Kept| {
+        kept.widths.quantile(0.5)
+    });
+    assert!(
+        (88.0..=92.5).contains(&kept),
+        "{kept}% of {} bounds",
+        misled.due
+    );
+    assert!(
+        width(&misled) > width(&fair).map(|width| 1.3 * width),
+        "{:?}",
+        width(&misled)
+    );
+}
+
+#[test]
+fn below_the_knee_it_costs_nothing() {
+    for load in [0.3, 0.6] {
+        let (setup, until) = setup_at(load);
+        let ours = world::run(&setup, Gateway::new(setup.config()), None);
+        let plain = uncontrolled(&setup);
+        let [ours, plain] = [ours, plain].map(|run| Scores::of(&run.tally, WARMUP, until));
+        let part = ours.in_time as f64 / plain.in_time as f64;
+        assert!(part >= 0.98, "{part} of what no control gives, at {load}");
+    }
+}
+
+fn uncontrolled(setup: &Setup) -> Run {
+    let mut setup = setup.clone();
+    setup.model.target.slo = Slo::default();
+    world::run(&setup, Gateway::new(setup.config()), None)
+}
+
+#[test]
+fn when_answers_double_or_the_engine_slows_down_what_is_let_in_is_in_time_a_minute_later() {
+    let at = Time::START + Micros::from_secs(300);
+    let (mut longer, until) = setup_at(1.5);
+    longer.longer = Some(Longer { at, percent: 200 });
+    let (mut slower, _) = setup_at(1.5);
+    slower.faults.push(Fault {
+        at,
+        kind: FaultKind::Slow {
+            replica: 0,
+            per_mille: 1_428,
+            lasting: Micros::from_secs(3_600),
+        },
+    });
+    for setup in [longer, slower] {
+        let run = world::run(&setup, Gateway::new(setup.config()), None);
+        let scores = Scores::of(&run.tally, at + Micros::from_secs(60), until);
+        let late = scores.late as f64 / (scores.late + scores.in_time) as f64;
+        assert!(late <= 0.02, "{late} of what was served was late");
+        assert!(scores.in_time > 1_000, "{} in time", scores.in_time);
+        assert_eq!(run.violations.len(), 0, "{:?}", run.violations.first());
+    }
+}
+
+#[test]
+fn from_cold_it_is_useful_within_three_minutes() {
+    let (setup, until) = setup_at(1.0);
+    let run = world::run(&setup, Gateway::new(setup.config()), None);
+    let at = |secs| Time::START + Micros::from_secs(secs);
+    let early = Scores::of(&run.tally, at(0), at(180));
+    let later = Scores::of(&run.tally, at(180), until);
+    let part = |part: u64, of: u64| part as f64 / of.max(1) as f64;
+    let refused = |scores: &Scores| part(scores.refused, scores.came);
+    assert!(part(early.late, early.came) <= 0.05, "{} late", early.late);
+    assert!(
+        refused(&early) <= 2.0 * refused(&later) + 0.02,
+        "{} and {}",
+        refused(&early),
+        refused(&later)
+    );
+}
