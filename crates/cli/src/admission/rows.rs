@@ -149,7 +149,7 @@ mod tests {
         sums.add("half a li");
         insta::assert_snapshot!(sums.text(), @r#"
         model  tenant  judged  refused  dropped  explored  ttft kept  tpot kept  e2e kept  bound/outcome
-        m      a, "b"       2        0        0         0      0.500  -          -         2.00
+        m      a, "b"       2        0        0         0  0.500      -          -         2.00
         m      c            1        1        0         0  -          -          -         -
         "#);
     }
