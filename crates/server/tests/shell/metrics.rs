@@ -73,8 +73,8 @@ const ELSEWHERE: [&str; 5] = [
 
 #[tokio::test]
 async fn every_metric_that_is_declared_is_moved_by_something() {
-    // Two at a time with steps long enough to look into, prompts that count against the window though
-    // their tenant is alone, and a disk that is asked late.
+    // Two at a time with steps long enough to look into, prompts that count against the window
+    // though their tenant is alone, and a disk that is asked late.
     let slow = NARROW
         .replace(
             "max_sequences: 1",
