@@ -38,7 +38,7 @@ impl Costs {
     }
 }
 
-/// A line through what was measured, by least squares over about the last [`Fit::MEMORY`] of it.
+/// A line through what was measured, by least squares over about the last `Fit::MEMORY` of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Fit {
     /// Sums over what was measured, each times [`Fit::SCALE`] and fading.

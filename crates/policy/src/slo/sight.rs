@@ -61,7 +61,7 @@ pub struct Coverage {
     pub tenants: BTreeMap<TenantId, Kept>,
     /// The span of [`Coverage::SPAN`] before the present one.
     pub last: Option<Kept>,
-    /// The worst such span with as many as [`Coverage::ENOUGH`], as kept of a thousand.
+    /// The worst such span with as many as `Coverage::ENOUGH`, as kept of a thousand.
     pub worst: Option<u64>,
     /// Misses on end now, and at the most.
     pub run: (u64, u64),
