@@ -14,7 +14,7 @@ use crate::support::stream::Stream;
 use crate::support::wait::{eventually, secs};
 
 /// Every metric there is.
-const NAMES: [&str; 44] = [
+const NAMES: [&str; 45] = [
     "tollgate_config_reloads",
     "tollgate_connections",
     "tollgate_dispatches",
@@ -42,6 +42,7 @@ const NAMES: [&str; 44] = [
     "tollgate_requests",
     "tollgate_running_requests",
     "tollgate_service_jain_index",
+    "tollgate_slo_trace_lost_lines",
     "tollgate_store_rounds",
     "tollgate_store_up",
     "tollgate_store_waiting_answer_bytes",
@@ -63,10 +64,11 @@ const NAMES: [&str; 44] = [
 
 /// Those that move only with a configuration file, a disk that fails or a wide window; their own
 /// tests move them.
-const ELSEWHERE: [&str; 5] = [
+const ELSEWHERE: [&str; 6] = [
     "tollgate_config_reloads",
     "tollgate_ledger_failing",
     "tollgate_ledger_spilled_lines",
+    "tollgate_slo_trace_lost_lines",
     "tollgate_store_waiting_answer_bytes",
     "tollgate_window_headroom_sequences",
 ];
