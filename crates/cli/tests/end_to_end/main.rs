@@ -10,6 +10,10 @@
 )]
 
 mod client;
+/// Where the cluster finds the time.
+mod clock {
+    pub(crate) use tollgate_server::unix_micros;
+}
 mod deadline;
 mod process;
 

@@ -91,7 +91,8 @@ pub(super) const MODELS: &[Key] = &[
         "on or off",
         Is("off"),
         "Whether requests of one tenant share the KV of what their prompts begin with alike. \
-         Faster, but a seed need no longer repeat its text.",
+         Faster, but a seed need no longer repeat its text. What nobody uses just then is kept \
+         beside the KV, in up to as much memory again.",
     ),
     key(
         "models[].queue.max_requests",
