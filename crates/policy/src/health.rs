@@ -187,7 +187,14 @@ impl Health {
         let out = sign == Sign::Gone || (soft && company == Company::Others);
         if out {
             let answers = self.unanswered == 0 && sign != Sign::Gone;
-            self.eject(if fails && answers { Why::Requests } else { Why::Away }, now);
+            self.eject(
+                if fails && answers {
+                    Why::Requests
+                } else {
+                    Why::Away
+                },
+                now,
+            );
         }
         out
     }
