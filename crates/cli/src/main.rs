@@ -27,8 +27,8 @@ use tollgate_bench::args::ReportArgs;
 use tollgate_server::keeper;
 use tollgate_server::process::KEEPER_VERB;
 
-/// A request takes and gives back some forty small pieces of memory, records among them that another
-/// thread gives back. With the system's allocator that is a tenth of what the request costs.
+/// A request takes and gives back some forty small pieces of memory, records among them that
+/// another thread gives back. With the system's allocator that is a tenth of what it costs.
 #[global_allocator]
 static MEMORY: mimalloc::MiMalloc = mimalloc::MiMalloc;
 

@@ -6,8 +6,8 @@
 //! away, since a bad one is better than none. A request's own mistake (4xx) and a replica that is
 //! full are no signs at all.
 //!
-//! The pause of one that was ejected ends early where it answers enough probes in a row. It is tried
-//! then, and comes back with a small window, as after a whole pause.
+//! The pause of one that was ejected ends early where it answers enough probes in a row. It is
+//! tried then, and comes back with a small window, as after a whole pause.
 
 use crate::units::{Micros, Time};
 
@@ -95,8 +95,8 @@ impl Health {
     /// Probes in a row without an answer: an engine that is busy with a long step misses one.
     pub const UNANSWERED_MAX: u32 = 3;
 
-    /// Probes in a row that one which was away must answer to be tried before its pause is over: one
-    /// may come from a process that is about to be replaced.
+    /// Probes in a row that one which was away must answer to be tried before its pause is over:
+    /// one may come from a process that is about to be replaced.
     pub const ANSWERED_MIN: u32 = 2;
 
     /// How long a replica that is full is left alone where it does not say.

@@ -61,7 +61,7 @@ pub(super) fn is_spent(name: &str) -> bool {
     let is = |known: &&str| known.eq_ignore_ascii_case(name);
     let needed = ["content-type", "retry-after"];
     let mut spent = HOP.iter().chain(&FROM_ENGINE);
-    spent.any(|known| is(&known) && !needed.contains(known))
+    spent.any(|known| is(known) && !needed.contains(known))
 }
 
 /// Appends the headers of a client's request that the engine gets.

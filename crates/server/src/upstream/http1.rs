@@ -101,7 +101,11 @@ impl Head {
         let http_1_0 = parsed.version == Some(0);
         Ok(Self {
             status,
-            keeps: !framing.closes && (!http_1_0 || framing.keeps_alive),
+            keeps: match framing.after {
+                After::Unsaid => !http_1_0,
+                After::KeepAlive => true,
+                After::Close => false,
+            },
             body: framing.body(status, http_1_0),
             fields: Fields::of(parsed.headers, framing.names_others)?,
         })
@@ -161,10 +165,18 @@ struct Framing {
     /// Headers that say how it is coded, and whether one says that it is in chunks.
     codings: u32,
     chunked: bool,
-    closes: bool,
-    keeps_alive: bool,
+    after: After,
     /// `Connection` names other headers.
     names_others: bool,
+}
+
+/// What an answer says of its connection after it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum After {
+    #[default]
+    Unsaid,
+    KeepAlive,
+    Close,
 }
 
 impl Framing {
@@ -177,9 +189,11 @@ impl Framing {
         } else if name.eq_ignore_ascii_case("connection") {
             for word in words(value) {
                 if word.eq_ignore_ascii_case("close") {
-                    self.closes = true;
+                    self.after = After::Close;
                 } else if word.eq_ignore_ascii_case("keep-alive") {
-                    self.keeps_alive = true;
+                    if self.after == After::Unsaid {
+                        self.after = After::KeepAlive;
+                    }
                 } else {
                     self.names_others = true;
                 }

@@ -181,9 +181,10 @@ impl Call {
             ..Usage::default()
         };
         flight.note(usage);
-        let clock = self.app.desk.clock();
+        let (clock, patience) = (self.app.desk.clock(), self.line.patience());
+        let asking = ask(&upstream, self.ask(dispatch, &upstream), patience, &clock);
         let reply = tokio::select! {
-            reply = ask(&upstream, self.ask(dispatch, &upstream), self.line.patience(), &clock) => reply,
+            reply = asking => reply,
             letter = flight.letters().next() => {
                 if let Some(Letter::Withdrawn) = letter {
                     // What it may have done is our loss.
