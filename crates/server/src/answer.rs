@@ -117,12 +117,10 @@ async fn stream(context: Context<'_>, flight: InFlight) -> Response {
         Endpoint::Chat => ChunkWriter::chat(&stamp, usage),
         Endpoint::Text | Endpoint::Vectors => ChunkWriter::text(&stamp, usage),
     };
-    let itl = context
-        .app
-        .desk
-        .books()
-        .metrics()
-        .itl(&context.served.name, context.order.class);
+    let itl = context.app.desk.books().metrics().itl(
+        (context.served.id, &context.served.name),
+        context.order.class,
+    );
     let held = Held::new(flight, Arc::clone(&context.visit.line));
     let keepalive = Keepalive::new(
         context.app.desk.clock(),

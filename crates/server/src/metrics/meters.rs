@@ -35,7 +35,7 @@ pub(super) struct Meters {
 }
 
 /// Series that were found, by what they are of.
-type Found<K, V> = RwLock<QuickMap<K, V>>;
+pub(super) type Found<K, V> = RwLock<QuickMap<K, V>>;
 
 /// How long the requests of one model and class took.
 #[derive(Debug)]
@@ -169,7 +169,7 @@ fn observe(histogram: &Histogram, span: Option<Micros>) {
 }
 
 /// What was found before, if it is good still, or is found now.
-fn find<K: Hash + Eq, V: Clone>(
+pub(super) fn find<K: Hash + Eq, V: Clone>(
     found: &Found<K, V>,
     key: K,
     is_good: impl FnOnce(&V) -> bool,

@@ -360,6 +360,7 @@ impl Streaming {
     /// Puts what has been read through the tap; whether the body has ended.
     pub(crate) fn read_buffered(&mut self) -> Result<bool, Malformed> {
         let mut bytes = &self.connection.buffer[..];
+        self.out.reserve(bytes.len());
         let ended = loop {
             match self.reader.next(&mut bytes) {
                 Ok(Next::Data(data)) => self.tap.push(data, &mut self.out),

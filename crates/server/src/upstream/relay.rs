@@ -134,7 +134,11 @@ impl Call {
             size: self.passage.relay.size,
             prompt: self.arrival.prompt,
             answers: self.passage.relay.answers,
-            gaps: Gaps::new(desk.books().metrics().itl(name, class)),
+            gaps: Gaps::new(
+                desk.books()
+                    .metrics()
+                    .itl((self.arrival.model, name), class),
+            ),
             request: desk.books().name(self.arrival.id),
         }
     }
