@@ -1,6 +1,7 @@
 //! An engine that costs next to nothing, to measure what stands in front of it: each request is
 //! answered at once, a stream as 32 events in one write. Built with `rustc -O`; one argument, the
-//! port. It reads requests as wrk and gateways write them, and is no server for anything else.
+//! port. It reads requests as wrk and gateways write them, and is no server for anything else. Its
+//! model is `stub`, which it lists: some gateways ask before they send it anything.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -19,6 +20,7 @@ fn main() {
 fn serve(mut stream: TcpStream) {
     let (whole, events) = (whole(), events());
     let page = b"HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok";
+    let models = models();
     // Without it, every answer shows a false 40 ms.
     stream.set_nodelay(true).expect("nodelay");
     let mut buffer = vec![0; 64 * 1024];
@@ -40,6 +42,7 @@ fn serve(mut stream: TcpStream) {
         }
         let body = &buffer[end + 4..end + 4 + length];
         let answer = match (head.starts_with(b"GET"), find(body, b"\"stream\":true")) {
+            (true, _) if head.starts_with(b"GET /v1/models") => &models,
             (true, _) => &page[..],
             (false, Some(_)) => &events,
             (false, None) => &whole,
@@ -55,6 +58,11 @@ fn find(bytes: &[u8], what: &[u8]) -> Option<usize> {
     bytes.windows(what.len()).position(|at| at == what)
 }
 
+fn models() -> Vec<u8> {
+    let body = r#"{"object":"list","data":[{"id":"stub","object":"model","owned_by":"vllm"}]}"#;
+    json(body)
+}
+
 fn whole() -> Vec<u8> {
     let text = "word ".repeat(32);
     let body = format!(
@@ -63,6 +71,10 @@ fn whole() -> Vec<u8> {
          \"finish_reason\":\"stop\"}}],\"usage\":{{\"prompt_tokens\":9,\"completion_tokens\":32,\
          \"total_tokens\":41}}}}"
     );
+    json(&body)
+}
+
+fn json(body: &str) -> Vec<u8> {
     let length = body.len();
     format!(
         "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {length}\r\n\r\n\

@@ -5,6 +5,9 @@
 //! takes some in a row, any answer in between wipes them out, and they never take the last replica
 //! away, since a bad one is better than none. A request's own mistake (4xx) and a replica that is
 //! full are no signs at all.
+//!
+//! The pause of one that was ejected ends early where it answers enough probes in a row. It is
+//! tried then, and comes back with a small window, as after a whole pause.
 
 use crate::units::{Micros, Time};
 
@@ -46,6 +49,16 @@ pub enum Company {
     Alone,
 }
 
+/// What a replica was ejected for, which says what can prove that it is mended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Why {
+    /// It was not there, or did not answer its probes: probes that it answers prove it.
+    Away,
+    /// It failed requests, which probes say little of: it takes the more of them, the more often it
+    /// has failed.
+    Requests,
+}
+
 /// The health of one replica: failures in a row lengthen the pause before the next try.
 #[derive(Clone, Copy, Debug)]
 pub struct Health {
@@ -57,6 +70,10 @@ pub struct Health {
     /// Soft signs against it in a row, from requests and from probes.
     failed: u32,
     unanswered: u32,
+    /// Probes in a row that it answered while ejected.
+    answered: u32,
+    /// What it was ejected for last.
+    why: Why,
     /// It said that it is full, and until when it is left alone.
     busy_until: Option<Time>,
 }
@@ -78,6 +95,10 @@ impl Health {
     /// Probes in a row without an answer: an engine that is busy with a long step misses one.
     pub const UNANSWERED_MAX: u32 = 3;
 
+    /// Probes in a row that one which was away must answer to be tried before its pause is over:
+    /// one may come from a process that is about to be replaced.
+    pub const ANSWERED_MIN: u32 = 2;
+
     /// How long a replica that is full is left alone where it does not say.
     pub const BUSY_GUESS: Micros = Micros::from_millis(250);
 
@@ -92,6 +113,8 @@ impl Health {
             up_since: Time::START,
             failed: 0,
             unanswered: 0,
+            answered: 0,
+            why: Why::Away,
             busy_until: None,
         }
     }
@@ -125,9 +148,14 @@ impl Health {
 
     /// It failed, or failed to start. Said again of one that has been ejected, it is no news.
     pub fn down(&mut self, now: Time) {
+        self.eject(Why::Away, now);
+    }
+
+    fn eject(&mut self, why: Why, now: Time) {
         if self.retry_at().is_some() {
             return;
         }
+        (self.why, self.answered) = (why, 0);
         if self.is_healthy() && now.since(self.up_since) >= Self::STEADY {
             self.failures = 0;
         }
@@ -144,6 +172,7 @@ impl Health {
     /// Takes in a sign; whether it is ejected for it.
     pub fn note(&mut self, sign: Sign, company: Company, now: Time) -> bool {
         if !self.is_healthy() {
+            self.note_ejected(sign, now);
             return false;
         }
         match sign {
@@ -153,12 +182,40 @@ impl Health {
             Sign::ProbeFailed => self.unanswered = self.unanswered.saturating_add(1),
             Sign::Gone => {}
         }
-        let soft = self.failed >= Self::FAILED_MAX || self.unanswered >= Self::UNANSWERED_MAX;
+        let fails = self.failed >= Self::FAILED_MAX;
+        let soft = fails || self.unanswered >= Self::UNANSWERED_MAX;
         let out = sign == Sign::Gone || (soft && company == Company::Others);
         if out {
-            self.down(now);
+            let answers = self.unanswered == 0 && sign != Sign::Gone;
+            self.eject(
+                if fails && answers {
+                    Why::Requests
+                } else {
+                    Why::Away
+                },
+                now,
+            );
         }
         out
+    }
+
+    /// Takes in a sign of one that takes no work. Only its probes say anything new; requests that
+    /// it still has were sent before.
+    fn note_ejected(&mut self, sign: Sign, now: Time) {
+        match sign {
+            Sign::ProbeAnswered => self.answered = self.answered.saturating_add(1),
+            Sign::ProbeFailed | Sign::Gone => self.answered = 0,
+            Sign::Answered | Sign::Failed => {}
+        }
+        let enough = match self.why {
+            Why::Away => Self::ANSWERED_MIN,
+            Why::Requests => Self::ANSWERED_MIN.saturating_mul(self.failures.max(1)),
+        };
+        if let State::Ejected { retry_at } = &mut self.state
+            && self.answered >= enough
+        {
+            *retry_at = now.min(*retry_at);
+        }
     }
 
     /// A failure turned out to be the request's fault: the same request failed elsewhere too.
@@ -303,6 +360,71 @@ mod tests {
             assert!(!health.note(Sign::Failed, Company::Others, secs(1)));
             health.forgive();
         }
+    }
+
+    /// One that has failed so often, the last time by this sign.
+    fn ejected(times: u32, sign: Sign) -> Health {
+        let mut health = Health::starting();
+        for _ in 1..times {
+            health.down(secs(0));
+            health.retried();
+        }
+        health.up(secs(0));
+        while !health.note(sign, Company::Others, secs(0)) {}
+        health
+    }
+
+    /// After how many probes that it answers it is tried.
+    fn tried_after(mut health: Health) -> u32 {
+        let due = health.retry_at().unwrap();
+        (1..1_000)
+            .find(|_| {
+                health.note(Sign::ProbeAnswered, Company::Others, secs(1));
+                health.retry_at().is_some_and(|at| at < due)
+            })
+            .unwrap()
+    }
+
+    #[test]
+    fn one_that_was_away_is_tried_once_it_answers_its_probes_however_often_it_failed() {
+        for sign in [Sign::Gone, Sign::ProbeFailed] {
+            let health = ejected(9, sign);
+            assert_eq!(health.retry_at(), Some(secs(30)));
+            assert_eq!(tried_after(health), Health::ANSWERED_MIN);
+        }
+    }
+
+    #[test]
+    fn one_that_answers_probes_and_fails_requests_is_tried_less_and_less() {
+        let tries = [5, 7, 9].map(|times| tried_after(ejected(times, Sign::Failed)));
+        assert_eq!(tries, [5, 7, 9].map(|times| times * Health::ANSWERED_MIN));
+    }
+
+    #[test]
+    fn a_probe_now_and_then_does_not_end_a_pause_and_none_puts_it_off() {
+        let mut health = ejected(9, Sign::Gone);
+        for _ in 0..50 {
+            for sign in [Sign::ProbeAnswered, Sign::ProbeFailed, Sign::Gone] {
+                assert!(!health.note(sign, Company::Others, secs(1)));
+            }
+        }
+        assert_eq!(health.retry_at(), Some(secs(30)));
+        for _ in 0..5 {
+            health.note(Sign::ProbeAnswered, Company::Others, secs(40));
+        }
+        assert_eq!(health.retry_at(), Some(secs(30)));
+    }
+
+    #[test]
+    fn answers_of_one_that_is_being_tried_are_not_kept_for_its_next_pause() {
+        let mut health = ejected(9, Sign::Gone);
+        health.retried();
+        for _ in 0..5 {
+            health.note(Sign::ProbeAnswered, Company::Others, secs(1));
+        }
+        health.down(secs(2));
+        health.note(Sign::ProbeAnswered, Company::Others, secs(2));
+        assert_eq!(health.retry_at(), Some(secs(32)));
     }
 
     #[test]

@@ -58,8 +58,9 @@ pub struct Tpot {
     /// In order of time. invariant: at most [`Tpot::MEMORY`] of them, none older than
     /// [`Tpot::WINDOW`] before the newest.
     seen: VecDeque<(Time, Micros)>,
-    /// invariant: the 95th percentile of `seen`, which is asked for more often than it changes.
-    p95: Micros,
+    /// invariant: the spans of `seen`, the shortest first. Kept, since each answer adds one and
+    /// each arrival asks for one of them.
+    sorted: Vec<Micros>,
 }
 
 impl Tpot {
@@ -75,20 +76,30 @@ impl Tpot {
     /// An answer ended, with this mean time between its tokens.
     pub fn record(&mut self, tpot: Micros, now: Time) {
         if self.seen.len() == Self::MEMORY {
-            self.seen.pop_front();
+            self.forget_first();
         }
         self.seen.push_back((now, tpot));
-        while self
-            .seen
-            .front()
-            .is_some_and(|(at, _)| now.since(*at) > Self::WINDOW)
-        {
-            self.seen.pop_front();
+        let place = self.sorted.partition_point(|one| *one < tpot);
+        self.sorted.insert(place, tpot);
+        let is_old = |(at, _): &(Time, Micros)| now.since(*at) > Self::WINDOW;
+        while self.seen.front().is_some_and(is_old) {
+            self.forget_first();
         }
-        let mut sorted: Vec<_> = self.seen.iter().map(|(_, tpot)| *tpot).collect();
-        let rank = (sorted.len() * 95).div_ceil(100).saturating_sub(1);
-        let (_, p95, _) = sorted.select_nth_unstable(rank);
-        self.p95 = *p95;
+    }
+
+    fn forget_first(&mut self) {
+        let Some((_, tpot)) = self.seen.pop_front() else {
+            return;
+        };
+        if let Ok(place) = self.sorted.binary_search(&tpot) {
+            self.sorted.remove(place);
+        }
+    }
+
+    /// The 95th percentile of what is remembered.
+    fn p95(&self) -> Micros {
+        let rank = (self.sorted.len() * 95).div_ceil(100).saturating_sub(1);
+        self.sorted.get(rank).copied().unwrap_or_default()
     }
 
     /// The time per output token to expect: the measured 95th percentile, between `target` and four
@@ -104,7 +115,7 @@ impl Tpot {
         if now.since(*last) > Self::STALE {
             return target.tpot.times(2);
         }
-        self.p95.clamp(target.tpot, target.tpot.times(4))
+        self.p95().clamp(target.tpot, target.tpot.times(4))
     }
 }
 

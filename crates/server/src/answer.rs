@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderValue, header};
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::Response;
 use tollgate_engine::Delta;
 use tollgate_policy::gateway::Dispatch;
@@ -15,12 +15,13 @@ use tollgate_wire::{Answer, Choice, ChunkWriter, Encoding, Stamp, StreamUsage, w
 
 use crate::app::{App, ServedModel, Visit};
 use crate::calls::Calls;
-use crate::held::{Held, HeldBody};
+use crate::held::Held;
 use crate::inflight::{InFlight, Letter};
 use crate::prepare::{Endpoint, EngineOrder, Order, Reading, Work};
 use crate::refuse;
 use crate::stream::{Gaps, Keepalive, Opening, Shown, StreamBody};
 use crate::upstream::relay::relay;
+use crate::values::Values;
 
 /// What every form of an answer needs.
 struct Context<'a> {
@@ -89,11 +90,11 @@ pub(crate) async fn answer(app: &Arc<App>, visit: &Visit, order: Order) -> Respo
 
 /// A streamed answer: a status once there is a token to stream, or an error, or a client that has
 /// waited long enough to want a sign of life.
-async fn stream(context: Context<'_>, mut flight: InFlight) -> Response {
+async fn stream(context: Context<'_>, flight: InFlight) -> Response {
     let patience = Duration::from_micros(context.served.keepalive.get());
     let mut dispatch = None;
     let first = loop {
-        match tokio::time::timeout(patience, flight.letters().recv()).await {
+        match tokio::time::timeout(patience, flight.letters().next()).await {
             Ok(Some(Letter::Dispatched(sent))) => {
                 context.visit.line.fence(sent.fence);
                 dispatch = Some(*sent);
@@ -116,14 +117,16 @@ async fn stream(context: Context<'_>, mut flight: InFlight) -> Response {
         Endpoint::Chat => ChunkWriter::chat(&stamp, usage),
         Endpoint::Text | Endpoint::Vectors => ChunkWriter::text(&stamp, usage),
     };
-    let itl = context
-        .app
-        .desk
-        .books()
-        .metrics()
-        .itl(&context.served.name, context.order.class);
+    let itl = context.app.desk.books().metrics().itl(
+        (context.served.id, &context.served.name),
+        context.order.class,
+    );
     let held = Held::new(flight, Arc::clone(&context.visit.line));
-    let keepalive = Keepalive::new(context.app.desk.clock(), context.served.keepalive);
+    let keepalive = Keepalive::new(
+        context.app.desk.clock(),
+        context.served.keepalive,
+        &context.visit.line,
+    );
     let mut shown = Shown::default();
     shown.logprobs = context.order.logprobs;
     let body = StreamBody::new(held, writer, first, Gaps::new(itl), keepalive)
@@ -143,7 +146,7 @@ async fn stream(context: Context<'_>, mut flight: InFlight) -> Response {
 }
 
 /// An answer in one piece.
-async fn whole(context: Context<'_>, mut flight: InFlight) -> Response {
+async fn whole(context: Context<'_>, flight: InFlight) -> Response {
     let mut dispatch = None;
     let blank = Choice {
         text: String::new(),
@@ -153,7 +156,7 @@ async fn whole(context: Context<'_>, mut flight: InFlight) -> Response {
     };
     let mut choices = vec![blank; context.order.answers];
     loop {
-        match flight.letters().recv().await {
+        match flight.letters().next().await {
             Some(Letter::Dispatched(sent)) => {
                 context.visit.line.fence(sent.fence);
                 dispatch = Some(*sent);
@@ -187,11 +190,11 @@ async fn whole(context: Context<'_>, mut flight: InFlight) -> Response {
 }
 
 /// The vectors of texts, in one piece.
-async fn vectors(context: Context<'_>, mut flight: InFlight) -> Response {
+async fn vectors(context: Context<'_>, flight: InFlight) -> Response {
     let mut dispatch = None;
     let mut vectors = vec![Vec::new(); context.order.answers];
     loop {
-        match flight.letters().recv().await {
+        match flight.letters().next().await {
             Some(Letter::Dispatched(sent)) => {
                 context.visit.line.fence(sent.fence);
                 dispatch = Some(*sent);
@@ -282,8 +285,8 @@ impl Context<'_> {
         dispatch: Option<&Dispatch>,
     ) -> Response {
         let line = Arc::clone(&self.visit.line);
-        line.first_token(flight.id());
-        let mut response = Response::new(Body::new(HeldBody::new(bytes, Held::new(flight, line))));
+        let body = Held::new(flight, line).whole(bytes.into());
+        let mut response = Response::new(Body::new(body));
         let headers = response.headers_mut();
         headers.insert(
             header::CONTENT_TYPE,
@@ -365,19 +368,13 @@ pub(crate) fn wire_logprob(logprob: tollgate_engine::Logprob) -> tollgate_wire::
 
 /// Who serves it, how long it waited, and what its tenant has left.
 pub(crate) fn dispatch_headers(dispatch: Option<&Dispatch>, response: &mut Response) {
+    const REPLICA: HeaderName = HeaderName::from_static("x-tollgate-replica");
+    const QUEUE: HeaderName = HeaderName::from_static("x-tollgate-queue-ms");
+    const REASON: HeaderName = HeaderName::from_static("x-tollgate-route-reason");
     let Some(dispatch) = dispatch else { return };
-    let headers = response.headers_mut();
-    headers.insert(
-        "x-tollgate-replica",
-        HeaderValue::from(dispatch.replica.get()),
-    );
-    headers.insert(
-        "x-tollgate-queue-ms",
-        HeaderValue::from(dispatch.queued.get() / 1_000),
-    );
-    headers.insert(
-        "x-tollgate-route-reason",
-        HeaderValue::from_static(dispatch.because.label()),
-    );
-    refuse::quota_headers(dispatch.quota, headers);
+    let (headers, mut values) = (response.headers_mut(), Values::new());
+    headers.insert(REPLICA, values.of(dispatch.replica.get()));
+    headers.insert(QUEUE, values.of(dispatch.queued.get() / 1_000));
+    headers.insert(REASON, HeaderValue::from_static(dispatch.because.label()));
+    refuse::write_quota(dispatch.quota, &mut values, headers);
 }

@@ -8,6 +8,7 @@ use std::time::Duration;
 use axum::body::Body;
 use axum::response::Response;
 use http_body::Body as _;
+use hyper::body::Incoming;
 use tollgate_engine::Model;
 use tollgate_policy::gateway::Event;
 use tollgate_policy::ids::{ModelId, RequestId, TenantId};
@@ -143,7 +144,7 @@ impl App {
         self: Arc<Self>,
         kind: RelayKind,
         visit: Visit,
-        request: axum::extract::Request,
+        request: hyper::Request<Incoming>,
     ) -> Response {
         let (parts, body) = request.into_parts();
         let prepared = guarded(prepare::prepare(&self, kind, &visit, &parts, body)).await;
@@ -156,6 +157,7 @@ impl App {
                 answered.unwrap_or_else(|_| refuse::bug())
             }
             Ok(Err((turned, unread))) => {
+                let unread = unread.map(Body::new);
                 let unread = unread.and_then(|body| refuse::on_its_way(&parts.headers, body));
                 self.turn_away(&visit, &turned, unread)
             }

@@ -2,6 +2,7 @@
 //! the same record, in metrics and log.
 
 use std::borrow::Cow;
+use std::sync::{Arc, Mutex, PoisonError};
 
 use tollgate_policy::gateway::{Dispatch, Progress, Record, Weighed};
 use tollgate_policy::ids::{KeyId, ModelId, RequestId, TenantId};
@@ -23,7 +24,8 @@ pub(crate) struct Books {
     metrics: Metrics,
     journal: Journal,
     /// By [`ModelId`].
-    model_names: Vec<String>,
+    model_names: Vec<Arc<str>>,
+    tenant_names: TenantNames,
     keys: KeyNames,
     promises: Promises,
 }
@@ -33,7 +35,8 @@ impl Books {
         Self {
             metrics,
             journal,
-            model_names,
+            model_names: model_names.into_iter().map(Arc::from).collect(),
+            tenant_names: TenantNames::default(),
             keys: KeyNames::default(),
             promises: Promises::new(),
         }
@@ -70,18 +73,21 @@ impl Books {
         }
     }
 
-    fn key_name(&self, key: Option<KeyId>) -> Option<String> {
+    fn key_name(&self, key: Option<KeyId>) -> Option<Arc<str>> {
         key.and_then(|key| self.keys.name(key))
     }
 
     pub(crate) fn model_name(&self, id: ModelId) -> &str {
-        let slot = usize::try_from(id.get()).unwrap_or(usize::MAX);
-        self.model_names.get(slot).map_or("unknown", String::as_str)
+        self.shared_model_name(id).map_or("unknown", |name| name)
+    }
+
+    fn shared_model_name(&self, id: ModelId) -> Option<&Arc<str>> {
+        self.model_names.get(usize::try_from(id.get()).ok()?)
     }
 
     /// The number of the model of this name.
     pub(crate) fn model_named(&self, name: &str) -> Option<ModelId> {
-        let place = self.model_names.iter().position(|own| own == name)?;
+        let place = self.model_names.iter().position(|own| **own == *name)?;
         u32::try_from(place).ok().map(ModelId::new)
     }
 
@@ -98,9 +104,11 @@ impl Books {
         self.metrics.fleet().sent(of, dispatch.because.label());
         self.journal.append(record::Record::Started(Started {
             request: self.name(dispatch.id),
-            tenant: tenant.name.clone(),
+            tenant: self.tenant_names.of(dispatch.tenant, &tenant.name),
             key: self.key_name(dispatch.key),
-            model: self.model_name(model).to_owned(),
+            model: self
+                .shared_model_name(model)
+                .map_or_else(|| Arc::from("unknown"), Arc::clone),
             replica: dispatch.replica.get(),
             received: unix(received),
             dispatched: unix(received + dispatch.queued),
@@ -125,7 +133,7 @@ impl Books {
     ) {
         let model = record.model.map(|id| self.model_name(id));
         self.metrics.close(record, tenant, model);
-        if let (LedgerEffect::Charge, Some((_, tenant))) = (record.outcome.row().ledger, tenant) {
+        if let (LedgerEffect::Charge, Some(tenant)) = (record.outcome.row().ledger, tenant) {
             let ended = self.ended(record, tenant, clock);
             self.journal.append(record::Record::Ended(ended));
         }
@@ -145,12 +153,14 @@ impl Books {
         });
     }
 
-    fn ended(&self, record: &Record, tenant: &Tenant, clock: &Clock) -> Ended {
+    fn ended(&self, record: &Record, (id, tenant): (TenantId, &Tenant), clock: &Clock) -> Ended {
         Ended {
             request: self.name(record.id),
-            tenant: tenant.name.clone(),
+            tenant: self.tenant_names.of(id, &tenant.name),
             key: self.key_name(record.key),
-            model: record.model.map(|id| self.model_name(id).to_owned()),
+            model: record
+                .model
+                .and_then(|id| self.shared_model_name(id).cloned()),
             replica: record.replica.map(|id| id.get()),
             outcome: Cow::Borrowed(record.outcome.row().reason),
             finish_reason: match record.outcome {
@@ -202,6 +212,30 @@ impl Books {
             Level::Info => line!(tracing::Level::INFO),
             Level::Warn => line!(tracing::Level::WARN),
             Level::Error => line!(tracing::Level::ERROR),
+        }
+    }
+}
+
+/// Names of tenants as records share them.
+#[derive(Debug, Default)]
+struct TenantNames(Mutex<Vec<Option<Arc<str>>>>);
+
+impl TenantNames {
+    /// The name of the tenant with this number, which may have been another one's.
+    fn of(&self, id: TenantId, name: &str) -> Arc<str> {
+        let place = usize::try_from(id.get()).unwrap_or(usize::MAX);
+        let mut names = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        // Tenants are numbered without a gap, so this grows by little.
+        if place >= names.len() {
+            names.resize(place + 1, None);
+        }
+        match &names[place] {
+            Some(known) if **known == *name => Arc::clone(known),
+            Some(_) | None => {
+                let shared: Arc<str> = name.into();
+                names[place] = Some(Arc::clone(&shared));
+                shared
+            }
         }
     }
 }

@@ -6,8 +6,8 @@
 
 mod view;
 
-use std::collections::{BTreeSet, HashMap, VecDeque};
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::collections::{BTreeSet, VecDeque};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 use tokio::sync::{Notify, mpsc, watch};
@@ -27,6 +27,8 @@ pub(crate) use self::view::QueueView;
 use crate::books::Books;
 use crate::clock::Clock;
 use crate::inflight::{InFlight, Letter};
+use crate::letters::{self, mailbox};
+use crate::quick::QuickMap;
 
 /// Letters that a request can get beside the pieces of its answer, and not have read: each try's
 /// beginning and end, and its own.
@@ -46,6 +48,8 @@ pub(crate) struct Desk {
     tasks: mpsc::UnboundedSender<ReplicaTask>,
     drained: watch::Sender<bool>,
     ready: watch::Sender<bool>,
+    /// As the policy says: each answer asks.
+    draining: AtomicBool,
 }
 
 /// Something to do with a replica.
@@ -62,7 +66,7 @@ pub(crate) enum ReplicaTask {
 #[derive(Debug)]
 struct State {
     gateway: Gateway,
-    requests: HashMap<RequestId, Open>,
+    requests: QuickMap<RequestId, Open>,
     engines: Vec<Option<Engine>>,
     /// What was last said of it.
     ready: bool,
@@ -75,7 +79,7 @@ struct State {
 /// A request whose end has not been recorded.
 #[derive(Debug)]
 struct Open {
-    letters: mpsc::Sender<Letter>,
+    letters: letters::Sender,
     work: Work,
     /// Which engine here has it now.
     replica: Option<ReplicaId>,
@@ -84,7 +88,7 @@ struct Open {
 }
 
 impl Open {
-    fn new(letters: mpsc::Sender<Letter>, work: Work) -> Self {
+    fn new(letters: letters::Sender, work: Work) -> Self {
         Self {
             letters,
             work,
@@ -137,7 +141,7 @@ impl Desk {
         let (tasks, taken) = mpsc::unbounded_channel();
         let state = State {
             gateway: Gateway::new(config),
-            requests: HashMap::new(),
+            requests: QuickMap::default(),
             engines,
             ready: false,
             given_up: BTreeSet::new(),
@@ -152,6 +156,7 @@ impl Desk {
             tasks,
             drained: watch::Sender::new(false),
             ready: watch::Sender::new(false),
+            draining: AtomicBool::new(false),
         };
         (Arc::new(desk), taken)
     }
@@ -177,7 +182,7 @@ impl Desk {
         let each = usize::try_from(context).unwrap_or(usize::MAX >> 16) + 2;
         let bound = each.saturating_mul(draft.answers()).min(usize::MAX >> 8) + LETTERS_BESIDE_TEXT;
         let work = Work::Draft(Box::new(draft));
-        let (letters, inbox) = mpsc::channel(bound);
+        let (letters, inbox) = mailbox(bound);
         state.requests.insert(arrival.id, Open::new(letters, work));
         self.run(&mut state, Event::Arrived(arrival));
         InFlight::new(arrival.id, Arc::clone(self), inbox)
@@ -191,7 +196,7 @@ impl Desk {
         affinity: Affinity,
     ) -> InFlight {
         let mut state = self.lock();
-        let (id, (letters, inbox)) = (arrival.id, mpsc::channel(LETTERS_BESIDE_TEXT));
+        let (id, (letters, inbox)) = (arrival.id, mailbox(LETTERS_BESIDE_TEXT));
         let work = Work::Elsewhere;
         state.requests.insert(id, Open::new(letters, work));
         self.run(&mut state, Event::Sought(arrival, affinity));
@@ -202,8 +207,9 @@ impl Desk {
     pub(crate) fn submit_all(&self, events: impl IntoIterator<Item = Event>) {
         let mut state = self.lock();
         for event in events {
-            self.run(&mut state, event);
+            self.feed(&mut state, event);
         }
+        self.look_ahead(&mut state);
     }
 
     /// Hands in a fact.
@@ -325,7 +331,7 @@ impl Desk {
     }
 
     pub(crate) fn is_draining(&self) -> bool {
-        self.lock().gateway.is_draining()
+        self.draining.load(Ordering::Relaxed)
     }
 
     /// What is where, now: by the policy, and by each engine that is up.
@@ -385,8 +391,13 @@ impl Desk {
         }
     }
 
-    /// Gives the policy one fact, and carries out all it orders.
     fn run(&self, state: &mut State, event: Event) {
+        self.feed(state, event);
+        self.look_ahead(state);
+    }
+
+    /// Gives the policy one fact, and carries out all it orders.
+    fn feed(&self, state: &mut State, event: Event) {
         state.note(&event);
         let (mut first, mut facts) = (Some(event), VecDeque::new());
         while let Some(fact) = first.take().or_else(|| facts.pop_front()) {
@@ -397,10 +408,16 @@ impl Desk {
                 }
             }
         }
+    }
+
+    /// Sees what follows from how the policy is now: who is to be told, and when to wake it.
+    fn look_ahead(&self, state: &mut State) {
         let ready = state.gateway.is_ready();
         if std::mem::replace(&mut state.ready, ready) != ready {
             self.ready.send_replace(ready);
         }
+        self.draining
+            .store(state.gateway.is_draining(), Ordering::Relaxed);
         let wake = state.gateway.next_wake();
         if wake.is_some_and(|at| state.armed.is_none_or(|armed| at < armed)) {
             self.sooner.notify_one();
@@ -556,32 +573,32 @@ impl State {
     fn tell(&self, id: RequestId, letter: Letter) {
         if let Some(open) = self.requests.get(&id) {
             // Err: the handler is gone, and has said so; or full, which the bound rules out.
-            let _ = open.letters.try_send(letter);
+            let _ = open.letters.send(letter);
         }
     }
 }
 
 /// Writes an engine's output into the letters of its request.
-struct Pen(mpsc::Sender<Letter>);
+struct Pen(letters::Sender);
 
 impl Output for Pen {
     fn delta(&mut self, delta: Delta) {
         // Err: the client is gone, and the cancel on its way.
-        let _ = self.0.try_send(Letter::Delta(delta));
+        let _ = self.0.send(Letter::Delta(delta));
     }
 
     fn vector(&mut self, choice: u32, vector: Vec<f32>) {
-        let _ = self.0.try_send(Letter::Vector(choice, vector));
+        let _ = self.0.send(Letter::Vector(choice, vector));
     }
 
     fn finished(&mut self, choice: u32, reason: FinishReason) {
-        let _ = self.0.try_send(Letter::Finished(choice, reason));
+        let _ = self.0.send(Letter::Finished(choice, reason));
     }
 
     fn end(&mut self, ending: EngineEnding, usage: Usage) {
         // Of a failure the client learns when no other replica will try.
         if !matches!(ending, EngineEnding::Failed(_)) {
-            let _ = self.0.try_send(Letter::Ended(ending, usage));
+            let _ = self.0.send(Letter::Ended(ending, usage));
         }
     }
 }

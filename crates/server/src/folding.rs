@@ -4,6 +4,7 @@
 //! stops anywhere: where to go on is in the store, in the same transaction as what was counted.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use tollgate_policy::usage::Usage;
 
@@ -13,7 +14,7 @@ use crate::store::{Charge, Place, Store, StoreError};
 
 /// Records that are looked at before the store is handed what was found: some milliseconds of work,
 /// for which nobody else can write to it.
-const BATCH: usize = 500;
+const BATCH: usize = 2_000;
 
 /// Why nothing was folded.
 #[derive(Debug, thiserror::Error)]
@@ -190,8 +191,8 @@ fn charge(number: u64, ended: Ended) -> Charge {
         request: ended.request.to_string(),
         tenant: ended.tenant,
         key: ended.key,
-        model: ended.model.unwrap_or_default(),
-        outcome: ended.outcome.into_owned(),
+        model: ended.model.unwrap_or_else(|| Arc::from("")),
+        outcome: ended.outcome,
         usage: Usage {
             prompt: ended.used.prompt,
             cached: ended.used.cached,

@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use axum::body::Body;
 use bytes::Bytes;
-use http_body::{Frame, SizeHint};
+use http_body::{Body as _, Frame, SizeHint};
 
 use crate::inflight::InFlight;
 use crate::line::Line;
@@ -44,7 +44,21 @@ impl Held {
 
     /// A body that holds this until it has been sent.
     pub(crate) fn around(self, body: Body) -> HeldBody {
-        HeldBody { body, held: self }
+        HeldBody {
+            left: Left::Body(body),
+            held: self,
+        }
+    }
+
+    /// The same of an answer in one piece, which is its own first token.
+    pub(crate) fn whole(self, bytes: Bytes) -> HeldBody {
+        if let Some(flight) = &self.flight {
+            self.line.first_token(flight.id());
+        }
+        HeldBody {
+            left: Left::Bytes(bytes),
+            held: self,
+        }
     }
 }
 
@@ -61,13 +75,24 @@ impl Drop for Held {
 /// A finished body, and what it holds.
 #[derive(Debug)]
 pub(crate) struct HeldBody {
-    body: Body,
+    left: Left,
     held: Held,
 }
 
-impl HeldBody {
-    pub(crate) fn new(bytes: Vec<u8>, held: Held) -> Self {
-        held.around(Body::from(bytes))
+/// What is left of a body.
+#[derive(Debug)]
+enum Left {
+    /// In one piece, and taken in one.
+    Bytes(Bytes),
+    Body(Body),
+}
+
+impl Left {
+    fn is_over(&self) -> bool {
+        match self {
+            Self::Bytes(bytes) => bytes.is_empty(),
+            Self::Body(body) => body.is_end_stream(),
+        }
     }
 }
 
@@ -79,18 +104,29 @@ impl http_body::Body for HeldBody {
         mut self: Pin<&mut Self>,
         cx: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, axum::Error>>> {
-        let polled = Pin::new(&mut self.body).poll_frame(cx);
-        if self.body.is_end_stream() {
+        let polled = match &mut self.left {
+            Left::Bytes(bytes) => {
+                let all = Some(std::mem::take(bytes)).filter(|bytes| !bytes.is_empty());
+                Poll::Ready(all.map(|bytes| Ok(Frame::data(bytes))))
+            }
+            Left::Body(body) => Pin::new(body).poll_frame(cx),
+        };
+        if self.left.is_over() {
             self.held.all_out();
         }
         polled
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.left.is_over()
     }
 
     fn size_hint(&self) -> SizeHint {
-        self.body.size_hint()
+        match &self.left {
+            Left::Bytes(bytes) => {
+                SizeHint::with_exact(u64::try_from(bytes.len()).unwrap_or(u64::MAX))
+            }
+            Left::Body(body) => body.size_hint(),
+        }
     }
 }

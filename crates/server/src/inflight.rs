@@ -2,7 +2,6 @@
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc::Receiver;
 use tollgate_engine::Delta;
 use tollgate_policy::gateway::{Dispatch, Event, Refusal, Served};
 use tollgate_policy::ids::{ReplicaId, RequestId};
@@ -12,6 +11,7 @@ use tollgate_policy::units::{Micros, Tokens};
 use tollgate_policy::usage::{Counted, Usage};
 
 use crate::desk::Desk;
+use crate::letters::Inbox;
 
 /// What a handler is told of its request, in order.
 #[derive(Debug)]
@@ -43,7 +43,7 @@ pub(crate) enum Letter {
 pub(crate) struct InFlight {
     id: RequestId,
     desk: Arc<Desk>,
-    letters: Receiver<Letter>,
+    letters: Inbox,
     ended: bool,
     engine: EnginePart,
 }
@@ -61,7 +61,7 @@ enum EnginePart {
 }
 
 impl InFlight {
-    pub(crate) fn new(id: RequestId, desk: Arc<Desk>, letters: Receiver<Letter>) -> Self {
+    pub(crate) fn new(id: RequestId, desk: Arc<Desk>, letters: Inbox) -> Self {
         Self {
             id,
             desk,
@@ -138,22 +138,25 @@ impl InFlight {
         self.id
     }
 
-    pub(crate) fn letters(&mut self) -> &mut Receiver<Letter> {
-        &mut self.letters
+    pub(crate) fn letters(&self) -> &Inbox {
+        &self.letters
     }
 
-    /// All that the client gets has been handed over, whether an answer or an error.
-    pub(crate) fn delivered(mut self) {
-        self.end(ClientEnding::Delivered);
+    /// All that the client gets has been handed over, whether an answer or an error; `first` where
+    /// its first token went with the last.
+    pub(crate) fn delivered(mut self, first: Option<RequestId>) {
+        self.end(ClientEnding::Delivered, first);
     }
 
-    fn end(&mut self, ending: ClientEnding) {
+    fn end(&mut self, ending: ClientEnding, first: Option<RequestId>) {
         if !self.ended {
             self.ended = true;
-            self.desk.submit(Event::ClientEnded {
+            let ended = Event::ClientEnded {
                 id: self.id,
                 ending,
-            });
+            };
+            let first = first.map(|id| Event::FirstToken { id });
+            self.desk.submit_all(first.into_iter().chain([ended]));
         }
     }
 }
@@ -164,10 +167,11 @@ impl Drop for InFlight {
             self.engine_ended(EngineEnding::Cancelled, usage, Counted::Roughly);
         }
         let panicked = std::thread::panicking();
-        self.end(if panicked {
+        let ending = if panicked {
             ClientEnding::Panicked
         } else {
             ClientEnding::Gone
-        });
+        };
+        self.end(ending, None);
     }
 }

@@ -23,6 +23,7 @@ use crate::desk::Desk;
 use crate::inflight::InFlight;
 use crate::linger::Linger;
 use crate::malformed::in_words;
+use crate::patience::Patience;
 
 /// How long after its bound a stream may take to say goodbye before its connection is cut.
 const GOODBYE: Micros = Micros::from_millis(300);
@@ -49,6 +50,7 @@ pub(crate) struct Line {
     answering: AtomicBool,
     /// Whether the client may still be sending what it was refused for.
     lingers: AtomicBool,
+    patience: Patience,
 }
 
 /// Bytes of further requests that are read while one is answered.
@@ -75,7 +77,13 @@ impl Line {
             parting: Mutex::new(None),
             answering: AtomicBool::new(false),
             lingers: AtomicBool::new(false),
+            patience: Patience::default(),
         }
+    }
+
+    /// The bounds on the time of what happens on it.
+    pub(crate) fn patience(&self) -> &Patience {
+        &self.patience
     }
 
     /// A request has come, and whoever takes it answers it.
@@ -98,7 +106,7 @@ impl Line {
     /// The bytes handed over so far are all of the answer to this request.
     pub(crate) fn all_handed_over(&self, flight: InFlight) {
         if self.detached.is_some() {
-            flight.delivered();
+            flight.delivered(None);
             return;
         }
         *self.parting.lock().unwrap_or_else(PoisonError::into_inner) = Some(flight);
@@ -113,8 +121,14 @@ impl Line {
             .take();
         if let Some(flight) = parting {
             self.fence.store(NEVER, Ordering::Relaxed);
-            flight.delivered();
+            flight.delivered(self.take_first_token());
         }
+    }
+
+    /// Whether what is handed over now is the end of an answer.
+    fn is_parting(&self) -> bool {
+        let parting = self.parting.lock().unwrap_or_else(PoisonError::into_inner);
+        parting.is_some()
     }
 
     /// The bytes handed over next hold the first token of `id`.
@@ -128,6 +142,7 @@ impl Line {
         self.first_token.store(id.get(), Ordering::Relaxed);
     }
 
+    /// The request whose first token has been handed over and not yet been accepted.
     fn take_first_token(&self) -> Option<RequestId> {
         if self.first_token.load(Ordering::Relaxed) == NOBODY {
             return None;
@@ -186,20 +201,18 @@ impl<T> FencedIo<T> {
         }
     }
 
-    /// Looks at how a write went: stamps the first token, or watches a stuck one.
+    /// Looks at how a write of so many bytes went: stamps the first token, or watches a stuck one.
     fn wrote(
         &mut self,
         wrote: Poll<io::Result<usize>>,
+        of: usize,
         cx: &mut Context<'_>,
     ) -> Poll<io::Result<usize>> {
         match wrote {
             Poll::Ready(result) => {
                 self.stuck = None;
-                if result.is_ok()
-                    && let Some(id) = self.line.take_first_token()
-                    && let Some(desk) = self.desk.upgrade()
-                {
-                    desk.submit(Event::FirstToken { id });
+                if let Ok(count) = result {
+                    self.accepted(count < of);
                 }
                 Poll::Ready(result)
             }
@@ -208,6 +221,17 @@ impl<T> FencedIo<T> {
                 let why = "the client accepted no more of its answer in time";
                 Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, why)))
             }
+        }
+    }
+
+    /// Bytes were accepted, or only some of them. Where they are all and the last of an answer, the
+    /// flush that comes at once says both, which is one fact for the policy less.
+    fn accepted(&self, in_part: bool) {
+        if (in_part || !self.line.is_parting())
+            && let Some(id) = self.line.take_first_token()
+            && let Some(desk) = self.desk.upgrade()
+        {
+            desk.submit(Event::FirstToken { id });
         }
     }
 
@@ -308,7 +332,8 @@ impl<T: Write + Unpin> FencedIo<T> {
         }
         while !self.instead.is_empty() {
             let wrote = Pin::new(&mut self.io).poll_write(cx, &self.instead);
-            match ready!(self.wrote(wrote, cx)) {
+            let length = self.instead.len();
+            match ready!(self.wrote(wrote, length, cx)) {
                 Ok(count) => drop(self.instead.drain(..count)),
                 Err(error) => return Poll::Ready(Some(Err(error))),
             }
@@ -329,7 +354,7 @@ impl<T: Read + Write + Unpin> Write for FencedIo<T> {
             return Poll::Ready(wrote);
         }
         let wrote = Pin::new(&mut this.io).poll_write(cx, buf);
-        this.wrote(wrote, cx)
+        this.wrote(wrote, buf.len(), cx)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {

@@ -5,12 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::Router;
-use axum::http::{HeaderValue, header};
+use axum::body::Body;
+use axum::http::{HeaderName, HeaderValue, header};
 use axum::response::Response;
 use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
-use hyper_util::rt::{TokioIo, TokioTimer};
+use hyper_util::rt::TokioIo;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tollgate_policy::ids::RequestId;
@@ -21,6 +22,7 @@ use crate::app::{App, Visit};
 use crate::line::{FencedIo, Line};
 use crate::routes::endpoint;
 use crate::spawn::Tasks;
+use crate::values::Values;
 
 /// Bytes of one request's head.
 const HEAD_MAX: usize = 64 * 1024;
@@ -93,6 +95,7 @@ impl Door {
         let connections = self.app.desk.books().metrics().connections().clone();
         connections.inc();
         let line = Line::new();
+        let patience = line.patience().clone();
         let io = FencedIo::new(TokioIo::new(stream), Arc::clone(&line), &self.app.desk);
         let (app, router) = (Arc::clone(&self.app), self.router.clone());
         let for_whom = self.for_whom;
@@ -106,7 +109,7 @@ impl Door {
             respond(app, way, peer, line, request)
         });
         let connection = http1::Builder::new()
-            .timer(TokioTimer::new())
+            .timer(patience)
             // From the last answer on, or from the beginning: one that is idle takes a place too.
             .header_read_timeout(self.app.bounds.read_time)
             .max_buf_size(HEAD_MAX)
@@ -156,10 +159,10 @@ async fn respond(
         peer: peer.ip(),
         line,
     };
-    let mut request = request.map(axum::body::Body::new);
     let mut response = match way {
         Way::Straight(kind) => Box::pin(Arc::clone(&app).serve(kind, visit, request)).await,
         Way::Routed(router) => {
+            let mut request = request.map(Body::new);
             request.extensions_mut().insert(visit);
             let Ok(response) = router.oneshot(request).await;
             response
@@ -171,10 +174,9 @@ async fn respond(
 
 /// What every response says.
 fn finish_head(app: &App, id: RequestId, response: &mut Response) {
+    const REQUEST: HeaderName = HeaderName::from_static("x-request-id");
     let headers = response.headers_mut();
-    if let Ok(name) = HeaderValue::try_from(app.desk.books().request_name(id)) {
-        headers.insert("x-request-id", name);
-    }
+    headers.insert(REQUEST, Values::new().of(app.desk.books().name(id)));
     // A client that keeps its connection would find it gone at its next request.
     if app.desk.is_draining() {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));

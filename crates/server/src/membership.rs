@@ -46,21 +46,24 @@ pub(crate) struct Budgeted {
 
 /// Names of keys by their numbers in the policy, for what is written down.
 #[derive(Debug, Default)]
-pub(crate) struct KeyNames(RwLock<Vec<String>>);
+pub(crate) struct KeyNames(RwLock<Vec<Arc<str>>>);
 
 impl KeyNames {
     /// The number of the key with this id: always the same.
     pub(crate) fn number(&self, id: &str) -> KeyId {
         let mut names = self.0.write().unwrap_or_else(PoisonError::into_inner);
-        let place = names.iter().position(|name| name == id).unwrap_or_else(|| {
-            names.push(id.to_owned());
-            names.len() - 1
-        });
+        let place = names
+            .iter()
+            .position(|name| **name == *id)
+            .unwrap_or_else(|| {
+                names.push(id.into());
+                names.len() - 1
+            });
         KeyId::new(u32::try_from(place).unwrap_or(u32::MAX))
     }
 
     /// The id of a key.
-    pub(crate) fn name(&self, number: KeyId) -> Option<String> {
+    pub(crate) fn name(&self, number: KeyId) -> Option<Arc<str>> {
         let names = self.0.read().unwrap_or_else(PoisonError::into_inner);
         names.get(usize::try_from(number.get()).ok()?).cloned()
     }

@@ -22,7 +22,7 @@ use prometheus_client::metrics::gauge::Gauge;
 use prometheus_client::metrics::histogram::Histogram;
 use prometheus_client::registry::{Registry, Unit};
 use tollgate_policy::gateway::Record;
-use tollgate_policy::ids::TenantId;
+use tollgate_policy::ids::{ModelId, TenantId};
 use tollgate_policy::slo::Row;
 use tollgate_policy::tenant::Tenant;
 use tollgate_policy::units::Micros;
@@ -59,6 +59,8 @@ pub(crate) struct Metrics {
     registry: Registry,
     meters: Meters,
     itl: Seconds<Promise>,
+    /// The same, by number: each stream needs one.
+    gaps: meters::Found<(ModelId, &'static str), Histogram>,
     fleet: FleetMetrics,
     service: Family<TenantLabel, Gauge>,
     ledger: LedgerMetrics,
@@ -144,6 +146,7 @@ impl Metrics {
             registry: Registry::with_prefix("tollgate"),
             meters: Meters::new(seconds),
             itl: Family::new_with_constructor(seconds),
+            gaps: meters::Found::default(),
             fleet: FleetMetrics::default(),
             service: Family::default(),
             ledger: LedgerMetrics::default(),
@@ -172,11 +175,18 @@ impl Metrics {
     }
 
     /// Where the gaps between the tokens of one request are counted.
-    pub(crate) fn itl(&self, model: &str, class: &'static str) -> Histogram {
-        self.itl.get_or_create_owned(&Promise {
-            model: model.to_owned(),
-            class,
-        })
+    pub(crate) fn itl(&self, (id, model): (ModelId, &str), class: &'static str) -> Histogram {
+        meters::find(
+            &self.gaps,
+            (id, class),
+            |_| true,
+            || {
+                self.itl.get_or_create_owned(&Promise {
+                    model: model.to_owned(),
+                    class,
+                })
+            },
+        )
     }
 
     /// Where requests are sent, and what engines in other processes say of themselves.
@@ -221,9 +231,7 @@ impl Metrics {
         self.in_flight.set(signed(gauges.in_flight));
         self.ledger.take(books.journal());
         for (pool, id) in gauges.pools.iter().zip(0..) {
-            let model = books
-                .model_name(tollgate_policy::ids::ModelId::new(id))
-                .to_owned();
+            let model = books.model_name(ModelId::new(id)).to_owned();
             let label = ModelLabel { model };
             self.pools
                 .queued
@@ -279,7 +287,7 @@ impl Metrics {
         self.promises.take_lost(books.promises().lost());
         for (view, id) in desk.promises().iter().zip(0..) {
             if let Some(view) = view {
-                let model = books.model_name(tollgate_policy::ids::ModelId::new(id));
+                let model = books.model_name(ModelId::new(id));
                 self.promises.take(view, model);
             }
         }

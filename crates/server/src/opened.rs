@@ -134,7 +134,7 @@ pub(crate) async fn first_tariff(
 /// What these requests cost a payer since a moment, in nano-dollars.
 fn spent(charges: &[Charge], prices: &[PriceRow], scope: &Scope<'_>, since_us: u64) -> u64 {
     let is_payer = |charge: &&Charge| match scope {
-        Scope::Tenant(name) => charge.tenant == *name,
+        Scope::Tenant(name) => *charge.tenant == **name,
         Scope::Key(id) => charge.key.as_deref() == Some(*id),
     };
     let own = charges.iter().filter(is_payer);

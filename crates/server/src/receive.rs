@@ -2,18 +2,24 @@
 
 use std::time::Duration;
 
-use axum::body::Body;
 use axum::http::request::Parts;
 use bytes::{Bytes, BytesMut};
+use http_body::Body as _;
 use http_body_util::BodyExt as _;
+use hyper::body::Incoming;
 use hyper::header::CONTENT_LENGTH;
 use tollgate_policy::outcome::Rejection;
 
 use crate::app::{Bounds, Turned};
+use crate::patience::Patience;
 use crate::prepare::Away;
 
 /// The body, whole.
-pub(crate) async fn receive(parts: &Parts, mut body: Body, bounds: Bounds) -> Result<Bytes, Away> {
+pub(crate) async fn receive(
+    parts: &Parts,
+    mut body: Incoming,
+    (bounds, patience): (Bounds, &Patience),
+) -> Result<Bytes, Away> {
     let declared = parts
         .headers
         .get(CONTENT_LENGTH)
@@ -23,17 +29,22 @@ pub(crate) async fn receive(parts: &Parts, mut body: Body, bounds: Bounds) -> Re
         return Err((too_large(bounds.body_max), Some(body)));
     }
     // What is declared is not yet sent: memory is taken as bytes come in.
-    match tokio::time::timeout(bounds.read_time, collect(&mut body, bounds.body_max)).await {
-        Ok(Ok(bytes)) => Ok(bytes),
-        Ok(Err(turned)) => Err((turned, Some(body))),
-        Err(_) => Err((too_slow(bounds.read_time), None)),
+    let collecting = collect(&mut body, bounds.body_max);
+    match patience.wait(bounds.read_time, collecting).await {
+        Some(Ok(bytes)) => Ok(bytes),
+        Some(Err(turned)) => Err((turned, Some(body))),
+        None => Err((too_slow(bounds.read_time), None)),
     }
 }
 
-async fn collect(body: &mut Body, max: usize) -> Result<Bytes, Turned> {
+async fn collect(body: &mut Incoming, max: usize) -> Result<Bytes, Turned> {
     let mut first = Bytes::new();
     let mut all = BytesMut::new();
-    while let Some(frame) = body.frame().await {
+    // One whose last byte has come is not asked again: that would be answered only after a turn of
+    // the connection.
+    while !body.is_end_stream()
+        && let Some(frame) = body.frame().await
+    {
         let Ok(frame) = frame else {
             let message = "the body broke off; send as many bytes as Content-Length says";
             return Err(Turned::new(Rejection::BadRequest, message));

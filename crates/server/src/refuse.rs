@@ -4,13 +4,13 @@ use axum::body::Body;
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use axum::response::Response;
 use http_body::Body as _;
-use tollgate_policy::bucket::Level;
 use tollgate_policy::gateway::{Quota, Refusal};
 use tollgate_policy::outcome::{Eviction, Failure, Fence, Outcome, Rejection, Row};
 use tollgate_policy::units::Micros;
-use tollgate_wire::{EngineError, ErrorBody, RelayKind, duration_header};
+use tollgate_wire::{EngineError, ErrorBody, RelayKind, ResetIn};
 
 use crate::app::Turned;
+use crate::values::Values;
 
 /// The answer to a request that was turned away.
 pub(crate) fn turned(turned: &Turned, quota: Quota, retry_after: Option<Micros>) -> Response {
@@ -132,19 +132,17 @@ const TOKENS: LevelNames = [
 
 /// What a tenant has left, as OpenAI's headers say it.
 pub(crate) fn quota_headers(quota: Quota, headers: &mut HeaderMap) {
-    if let Some(level) = quota.requests {
-        level_headers(REQUESTS, level, headers);
-    }
-    if let Some(level) = quota.tokens {
-        level_headers(TOKENS, level, headers);
-    }
+    write_quota(quota, &mut Values::new(), headers);
 }
 
-fn level_headers([limit, remaining, reset]: LevelNames, level: Level, headers: &mut HeaderMap) {
-    headers.insert(limit, HeaderValue::from(level.limit));
-    headers.insert(remaining, HeaderValue::from(level.remaining));
-    if let Ok(span) = HeaderValue::try_from(duration_header(level.reset.get())) {
-        headers.insert(reset, span);
+/// The same, beside others.
+pub(crate) fn write_quota(quota: Quota, values: &mut Values, headers: &mut HeaderMap) {
+    let levels = [(REQUESTS, quota.requests), (TOKENS, quota.tokens)];
+    for ([limit, remaining, reset], level) in levels {
+        let Some(level) = level else { continue };
+        headers.insert(limit, values.of(level.limit));
+        headers.insert(remaining, values.of(level.remaining));
+        headers.insert(reset, values.of(ResetIn(level.reset.get())));
     }
 }
 

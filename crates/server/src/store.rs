@@ -23,6 +23,7 @@ mod tls;
 mod usage;
 mod verify;
 
+use std::collections::HashSet;
 use std::fmt;
 use std::path::PathBuf;
 
@@ -228,33 +229,95 @@ impl Store {
     }
 }
 
-/// Puts `rows` in by statements of many rows each, and gives what they return. `insert` ends before
-/// the values, and `rest` comes after them.
+/// Puts `rows` in. `insert` ends before the values, and `rest` comes after them.
 fn insert_many(
     database: &mut dyn Database,
     insert: &str,
     rest: &str,
     rows: &[Vec<Value>],
-) -> Result<Vec<Row>, Failure> {
-    /// Few enough for the number of values that either database takes, and enough to make a round
-    /// trip of no account.
-    const ROWS_MAX: usize = 200;
-    let mut returned = Vec::new();
-    for part in rows.chunks(ROWS_MAX) {
-        let mut sql = insert.to_owned();
-        let mut number = 0;
-        for (n, row) in part.iter().enumerate() {
-            sql.push_str(if n == 0 { " VALUES (" } else { ", (" });
-            for column in 0..row.len() {
-                number += 1;
-                sql.push_str(if column == 0 { "$" } else { ", $" });
-                sql.push_str(&number.to_string());
+) -> Result<(), Failure> {
+    insert_each(
+        database,
+        (insert, rest),
+        rows,
+        |database, sql, _, values| database.execute(sql, values).map(drop),
+    )
+}
+
+/// The same for rows of which some may be there already, which `rest` leaves as they are; of each,
+/// whether it was not. `key` names the column that tells them apart, and where it is in a row.
+fn insert_new(
+    database: &mut dyn Database,
+    (insert, rest): (&str, &str),
+    (name, place): (&str, usize),
+    rows: &[Vec<Value>],
+) -> Result<Vec<bool>, Failure> {
+    let mut new = Vec::with_capacity(rows.len());
+    let alone = database.words().rows == 1;
+    let returning = format!("{rest} RETURNING {name}");
+    let rest = if alone { rest } else { &returning };
+    insert_each(
+        database,
+        (insert, rest),
+        rows,
+        |database, sql, now, values| {
+            if alone {
+                // To have it returned would take a table of its own there.
+                new.push(database.execute(sql, values)? > 0);
+                return Ok(());
             }
-            sql.push(')');
+            let returned = database.query(sql, values)?;
+            let put: HashSet<_> = returned.iter().filter_map(|row| row.0.first()).collect();
+            let is_new = |row: &Vec<Value>| row.get(place).is_some_and(|key| put.contains(key));
+            new.extend(now.iter().map(is_new));
+            Ok(())
+        },
+    )?;
+    Ok(new)
+}
+
+/// Hands over statements that put in some of `rows` each, with those rows and their values.
+fn insert_each(
+    database: &mut dyn Database,
+    (insert, rest): (&str, &str),
+    rows: &[Vec<Value>],
+    mut run: impl FnMut(&mut dyn Database, &str, &[Vec<Value>], &[Value]) -> Result<(), Failure>,
+) -> Result<(), Failure> {
+    let most = database.words().rows;
+    let (mut left, mut sql, mut filled) = (rows, String::new(), 0);
+    while let Some(row) = left.first() {
+        // A statement stays compiled, so there is to be one for few numbers of rows only.
+        let count = power_of_two(left.len().min(most));
+        let (now, later) = left.split_at(count);
+        left = later;
+        if filled != count {
+            (sql, filled) = (insertion(insert, (count, row.len()), rest), count);
         }
-        sql.push_str(rest);
-        let values: Vec<_> = part.iter().flatten().cloned().collect();
-        returned.extend(database.query(&sql, &values)?);
+        match now {
+            [row] => run(database, &sql, now, row)?,
+            many => run(database, &sql, now, &many.concat())?,
+        }
     }
-    Ok(returned)
+    Ok(())
+}
+
+/// The greatest power of two that is not more than this.
+fn power_of_two(count: usize) -> usize {
+    count.checked_ilog2().map_or(1, |log| 1 << log)
+}
+
+/// A statement that puts in so many rows of so many columns.
+fn insertion(insert: &str, (rows, columns): (usize, usize), rest: &str) -> String {
+    let mut sql = insert.to_owned();
+    for number in 0..rows * columns {
+        sql.push_str(match (number, number % columns) {
+            (0, _) => " VALUES ($",
+            (_, 0) => "), ($",
+            _ => ", $",
+        });
+        sql.push_str(&(number + 1).to_string());
+    }
+    sql.push(')');
+    sql.push_str(rest);
+    sql
 }

@@ -1,6 +1,5 @@
 //! The body of a streamed answer: letters become events, and every way to end has one of its own.
 
-use std::future::Future as _;
 use std::io;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
@@ -8,7 +7,6 @@ use std::task::{Context, Poll, ready};
 use bytes::Bytes;
 use http_body::Frame;
 use prometheus_client::metrics::histogram::Histogram;
-use tokio::time::Sleep;
 use tollgate_engine::Delta;
 use tollgate_policy::outcome::{EngineEnding, Outcome};
 use tollgate_policy::units::{Micros, Time};
@@ -19,6 +17,8 @@ use crate::calls::{Calls, Spoken, Written};
 use crate::clock::Clock;
 use crate::held::Held;
 use crate::inflight::Letter;
+use crate::line::Line;
+use crate::patience::Patience;
 use crate::refuse;
 
 /// What made the response begin.
@@ -68,15 +68,14 @@ enum State {
     Flushed,
 }
 
-/// When to show a client that somebody is there. The alarm is set when it rings, not at each write:
-/// a token would pay for that.
+/// When to show a client that somebody is there. Its timer is the connection's, which a token does
+/// not set.
 #[derive(Debug)]
 pub(crate) struct Keepalive {
     clock: Clock,
     every: Micros,
     written: Time,
-    /// Set when somebody waits.
-    alarm: Option<Pin<Box<Sleep>>>,
+    patience: Patience,
 }
 
 /// The gaps between tokens.
@@ -148,7 +147,7 @@ impl StreamBody {
 
     fn poll_letter(&mut self, cx: &mut Context<'_>) -> Poll<Option<Letter>> {
         match self.held.flight() {
-            Some(flight) => flight.letters().poll_recv(cx),
+            Some(flight) => flight.letters().poll_next(cx),
             None => Poll::Ready(None),
         }
     }
@@ -156,7 +155,10 @@ impl StreamBody {
     /// A client that reads more slowly than the engine writes gets several events in one write.
     fn write_what_waits(&mut self, out: &mut Vec<u8>) {
         while matches!(self.state, State::Begun | State::Open) {
-            let Some(Ok(letter)) = self.held.flight().map(|flight| flight.letters().try_recv())
+            let Some(letter) = self
+                .held
+                .flight()
+                .and_then(|flight| flight.letters().take())
             else {
                 return;
             };
@@ -294,12 +296,13 @@ impl http_body::Body for StreamBody {
 }
 
 impl Keepalive {
-    pub(crate) fn new(clock: Clock, every: Micros) -> Self {
+    /// One that is waited for in the task of this connection.
+    pub(crate) fn new(clock: Clock, every: Micros, line: &Line) -> Self {
         Self {
             clock,
             every,
             written: clock.now(),
-            alarm: None,
+            patience: line.patience().clone(),
         }
     }
 
@@ -310,18 +313,8 @@ impl Keepalive {
 
     /// Ready once nothing has been written for as long as a client should wait.
     pub(crate) fn poll_due(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        loop {
-            let due = self.written + self.every;
-            let at = self.clock.instant(due);
-            let alarm = self
-                .alarm
-                .get_or_insert_with(|| Box::pin(tokio::time::sleep_until(at)));
-            ready!(alarm.as_mut().poll(cx));
-            if due <= self.clock.now() {
-                return Poll::Ready(());
-            }
-            alarm.as_mut().reset(at);
-        }
+        let due = self.written + self.every;
+        self.patience.poll_until(self.clock.instant(due), cx)
     }
 }
 

@@ -32,7 +32,7 @@ mod tap;
 mod whole;
 
 pub use error::ErrorBody;
-pub use headers::duration_header;
+pub use headers::ResetIn;
 pub use measure::PromptSize;
 pub use models::{ModelCard, write_model_list};
 pub use relay::{Edits, Patch, Relay, RelayKind, patched};

@@ -11,8 +11,8 @@ mod tests;
 
 use memchr::memchr2;
 
-use self::chunk::{Said, Shape, read_chunk};
-pub(crate) use self::chunk::{error_body, finish_of, read_usage};
+use self::chunk::Shape;
+pub(crate) use self::chunk::{Said, error_body, read_chunk};
 use crate::reply::{StreamUsage, Usage};
 
 /// What a stream has said so far.

@@ -1,11 +1,7 @@
 //! What an engine's answer in one piece says, which goes on to the client as it is.
 
-use serde::Deserialize;
-use serde_json::value::RawValue;
-
-use crate::measure::text_bytes;
 use crate::reply::Usage;
-use crate::tap::{EngineError, Finish, error_body, finish_of, read_usage};
+use crate::tap::{EngineError, Finish, Said, error_body, read_chunk};
 
 /// An answer, as far as it was read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -18,53 +14,21 @@ pub struct Whole {
     pub text_bytes: u64,
 }
 
-#[derive(Deserialize)]
-struct Members<'a> {
-    #[serde(borrow, default)]
-    choices: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    usage: Option<&'a RawValue>,
-    #[serde(borrow, default)]
-    timings: Option<&'a RawValue>,
-}
-
-#[derive(Deserialize, Default)]
-#[serde(default)]
-struct Choice<'a> {
-    #[serde(borrow)]
-    message: Option<&'a RawValue>,
-    #[serde(borrow)]
-    text: Option<&'a RawValue>,
-    #[serde(borrow)]
-    finish_reason: Option<&'a RawValue>,
-}
-
 impl Whole {
     /// Reads an answer; `None` where it is not a JSON object.
     ///
     /// # Errors
     /// The error that stands in its place, whatever status it came with.
     pub fn read(body: &[u8]) -> Option<Result<Self, EngineError>> {
-        let text = std::str::from_utf8(body).ok()?;
-        if !text.trim_ascii_start().starts_with('{') {
-            return None; // Serde would take a list for an object too.
-        }
-        let members: Members<'_> = serde_json::from_str(text).ok()?;
-        if let Some(error) = error_body(body) {
-            return Some(Err(error));
-        }
-        let choices = members.choices.map_or("[]", RawValue::get);
-        let choices: Vec<Choice<'_>> = serde_json::from_str(choices).unwrap_or_default();
-        let mut whole = Self {
-            usage: read_usage(members.usage, members.timings),
-            ..Self::default()
-        };
-        for choice in &choices {
-            let texts = [choice.message, choice.text].into_iter().flatten();
-            whole.text_bytes += texts.map(text_bytes).sum::<u64>();
-            whole.finish = finish_of(choice.finish_reason).or(whole.finish);
-        }
-        Some(Ok(whole))
+        // Its members are those of a chunk, but that a choice has a message and not a delta.
+        Some(match read_chunk(body)? {
+            Said::Error(error) => Err(error),
+            Said::Chunk(chunk) => Ok(Self {
+                usage: chunk.usage,
+                finish: chunk.finish,
+                text_bytes: chunk.text_bytes,
+            }),
+        })
     }
 }
 

@@ -10,6 +10,7 @@ use std::borrow::Cow;
 use std::fmt;
 use std::num::ParseIntError;
 use std::str::FromStr;
+use std::sync::Arc;
 
 use serde::{Serialize, Serializer};
 use tollgate_policy::units::{KvByteMicros, Micros, Tokens};
@@ -123,11 +124,11 @@ pub struct Started {
     /// Which request.
     pub request: RequestName,
     /// Who pays.
-    pub tenant: String,
+    pub tenant: Arc<str>,
     /// With which of the tenant's keys, where keys have names.
-    pub key: Option<String>,
+    pub key: Option<Arc<str>>,
     /// What for.
-    pub model: String,
+    pub model: Arc<str>,
     /// Who serves it.
     pub replica: u32,
     /// When it was received.
@@ -153,11 +154,11 @@ pub struct Ended {
     /// Which request.
     pub request: RequestName,
     /// Who pays.
-    pub tenant: String,
+    pub tenant: Arc<str>,
     /// With which of the tenant's keys, where keys have names.
-    pub key: Option<String>,
+    pub key: Option<Arc<str>>,
     /// What for.
-    pub model: Option<String>,
+    pub model: Option<Arc<str>>,
     /// Who served it, if anyone did.
     pub replica: Option<u32>,
     /// The reason of its outcome, as in metrics and log; [`INTERRUPTED`] where its process died.
@@ -361,7 +362,7 @@ impl Record {
             OPENED => Self::Opened(Opened {
                 boot: from.small()?,
                 at: UnixMicros::new(from.number()?),
-                version: from.text()?,
+                version: from.text()?.to_owned(),
             }),
             STARTED => Self::Started(Started::decode(&mut from)?),
             CARRIED => {
@@ -414,9 +415,9 @@ impl Started {
     fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             request: RequestName::decode(from)?,
-            tenant: from.text()?,
-            key: from.optional(Reader::text)?,
-            model: from.text()?,
+            tenant: from.text()?.into(),
+            key: from.optional(Reader::text)?.map(Arc::from),
+            model: from.text()?.into(),
             replica: from.small()?,
             received: UnixMicros::new(from.number()?),
             dispatched: UnixMicros::new(from.number()?),
@@ -458,12 +459,12 @@ impl Ended {
     fn decode(from: &mut Reader<'_>) -> Result<Self, Malformed> {
         Ok(Self {
             request: RequestName::decode(from)?,
-            tenant: from.text()?,
-            key: from.optional(Reader::text)?,
-            model: from.optional(Reader::text)?,
+            tenant: from.text()?.into(),
+            key: from.optional(Reader::text)?.map(Arc::from),
+            model: from.optional(Reader::text)?.map(Arc::from),
             replica: from.optional(Reader::small)?,
-            outcome: from.text()?.into(),
-            finish_reason: from.optional(Reader::text)?.map(Cow::Owned),
+            outcome: known(from.text()?),
+            finish_reason: from.optional(Reader::text)?.map(known),
             used: Used::decode(from)?,
             counted: match from.byte()? {
                 0 => Counted::Engine,
@@ -477,6 +478,13 @@ impl Ended {
             total: Micros::new(from.number()?),
         })
     }
+}
+
+/// A reason; the most frequent ones take no memory of their own.
+fn known(reason: &str) -> Cow<'static, str> {
+    const OFTEN: [&str; 3] = ["completed", "stop", "length"];
+    let known = OFTEN.into_iter().find(|known| *known == reason);
+    known.map_or_else(|| Cow::Owned(reason.to_owned()), Cow::Borrowed)
 }
 
 impl Used {

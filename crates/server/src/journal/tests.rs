@@ -18,9 +18,9 @@ fn name(number: u64) -> RequestName {
 fn started(number: u64) -> Started {
     Started {
         request: name(number),
-        tenant: format!("tenant-{}", number % 3),
+        tenant: format!("tenant-{}", number % 3).into(),
         key: None,
-        model: "m".to_owned(),
+        model: "m".into(),
         replica: 0,
         received: UnixMicros::new(1_000 + number),
         dispatched: UnixMicros::new(2_000 + number),

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::path::Path;
+use std::sync::Arc;
 
 use super::error::JournalError;
 use super::reader::{Reader, Shelf};
@@ -27,7 +28,7 @@ pub struct Account {
     /// Records that a repair found lost.
     pub lost: u64,
     /// What was used, by tenant and model.
-    pub totals: BTreeMap<(String, String), Used>,
+    pub totals: BTreeMap<(Arc<str>, Arc<str>), Used>,
     /// What does not add up, the first of it.
     pub faults: Vec<Fault>,
     /// How much does not.
@@ -118,7 +119,8 @@ impl Count {
         if used.cached > used.prompt {
             self.account.find(Fault::ReusedTooMuch(ended.request));
         }
-        let model = ended.model.clone().unwrap_or_default();
+        let model = ended.model.clone();
+        let model = model.unwrap_or_else(|| Arc::from(""));
         let totals = &mut self.account.totals;
         let total = totals.entry((ended.tenant.clone(), model)).or_default();
         *total = Used {

@@ -1,6 +1,5 @@
 //! Where requests are sent and why there, and what engines say of themselves.
 
-use std::collections::HashMap;
 use std::sync::{PoisonError, RwLock};
 
 use prometheus_client::encoding::EncodeLabelSet;
@@ -11,13 +10,14 @@ use prometheus_client::registry::Registry;
 use tollgate_policy::ids::{ModelId, ReplicaId};
 
 use super::ReplicaLabel;
+use crate::quick::QuickMap;
 
 /// Counters by model and reason, gauges by replica.
 #[derive(Debug, Default)]
 pub(crate) struct FleetMetrics {
     dispatches: Family<Sent, Counter>,
     /// The same, by number: each request moves one.
-    found: RwLock<HashMap<(ModelId, &'static str), Counter>>,
+    found: RwLock<QuickMap<(ModelId, &'static str), Counter>>,
     running: Family<ReplicaLabel, Gauge>,
     waiting: Family<ReplicaLabel, Gauge>,
     kv_blocks: Family<ReplicaLabel, Gauge>,

@@ -3,7 +3,6 @@
 //! To find a series by its labels costs several times what counting does, and each request moves
 //! some ten of them. So they are kept by numbers here. Which labels there are, the families know.
 
-use std::collections::HashMap;
 use std::hash::Hash;
 use std::sync::{Arc, PoisonError, RwLock};
 
@@ -18,6 +17,7 @@ use tollgate_policy::units::Micros;
 use super::{
     Ending, NONE, Promise, Seconds, TENANT_LABELS_MAX, TenantLabel, TokenKind, secs, tenant_label,
 };
+use crate::quick::QuickMap;
 
 /// What every request moves when it ends.
 #[derive(Debug)]
@@ -35,7 +35,7 @@ pub(super) struct Meters {
 }
 
 /// Series that were found, by what they are of.
-type Found<K, V> = RwLock<HashMap<K, V>>;
+pub(super) type Found<K, V> = RwLock<QuickMap<K, V>>;
 
 /// How long the requests of one model and class took.
 #[derive(Debug)]
@@ -169,7 +169,7 @@ fn observe(histogram: &Histogram, span: Option<Micros>) {
 }
 
 /// What was found before, if it is good still, or is found now.
-fn find<K: Hash + Eq, V: Clone>(
+pub(super) fn find<K: Hash + Eq, V: Clone>(
     found: &Found<K, V>,
     key: K,
     is_good: impl FnOnce(&V) -> bool,

@@ -4,13 +4,14 @@
 //! are of four kinds; what a column means is not known here.
 
 use std::fmt;
+use std::sync::Arc;
 
 /// One value of a row, or for a statement.
-#[derive(Clone, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq, Hash)]
 pub(super) enum Value {
     Null,
     Int(i64),
-    Text(String),
+    Text(Arc<str>),
     Bytes(Vec<u8>),
 }
 
@@ -32,8 +33,8 @@ impl Value {
         Self::Int(i64::try_from(number).unwrap_or(i64::MAX))
     }
 
-    pub(super) fn text(text: impl Into<String>) -> Self {
-        Self::Text(text.into())
+    pub(super) fn text(text: impl AsRef<str>) -> Self {
+        Self::Text(text.as_ref().into())
     }
 
     pub(super) fn optional<T>(value: Option<T>, into: impl FnOnce(T) -> Self) -> Self {
@@ -49,7 +50,7 @@ impl Row {
     /// A column of text.
     pub(super) fn text(&self, column: usize) -> Result<String, Failure> {
         match self.0.get(column) {
-            Some(Value::Text(text)) => Ok(text.clone()),
+            Some(Value::Text(text)) => Ok(text.to_string()),
             other => Err(Failure::odd(column, "text", other)),
         }
     }
@@ -157,4 +158,7 @@ pub(super) struct Words {
     pub(super) bytes: &'static str,
     /// What ends the definition of a table with a key of several columns.
     pub(super) table: &'static str,
+    /// Rows that one statement puts in at most: many where each statement is a round trip, one
+    /// where it is a call, and a large one takes long to compile and much memory to keep.
+    pub(super) rows: usize,
 }

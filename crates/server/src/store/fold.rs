@@ -4,7 +4,9 @@
 //! has been folded of its journal before. So a batch that was cut off by a crash is folded again as
 //! a whole, and a replay of what was folded long ago, and is in the log no more, changes nothing.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::borrow::Cow;
+use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use tollgate_policy::price::Price;
 use tollgate_policy::units::{KvByteMicros, NanoUsd, Tokens};
@@ -13,7 +15,7 @@ use tollgate_policy::usage::Usage;
 use super::database::{Database, Failure, Value};
 use super::prices::{PriceRow, PriceTable};
 use super::usage::{Amounts, Grain};
-use super::{Store, StoreError, insert_many};
+use super::{Store, StoreError, insert_many, insert_new};
 
 /// Microseconds of a quarter of an hour: every time zone in use differs from UTC by whole quarters,
 /// so a day or a month of any of them is a whole number of these.
@@ -27,13 +29,13 @@ pub struct Charge {
     /// Its name, unique in its journal.
     pub request: String,
     /// Who pays.
-    pub tenant: String,
+    pub tenant: Arc<str>,
     /// With which of the tenant's keys, where that has a name.
-    pub key: Option<String>,
+    pub key: Option<Arc<str>>,
     /// What for.
-    pub model: String,
+    pub model: Arc<str>,
     /// The reason of its outcome.
-    pub outcome: String,
+    pub outcome: Cow<'static, str>,
     /// Tokens.
     pub usage: Usage,
     /// KV memory over time.
@@ -197,19 +199,22 @@ fn log<'c>(
     const INSERT: &str = "INSERT INTO request_log (journal, request, tenant, key_id, model, \
                           outcome, prompt_tokens, cached_tokens, output_tokens, kv, cost, \
                           estimated, received_us, ended_us)";
-    const REST: &str = " ON CONFLICT (journal, request) DO NOTHING RETURNING request";
+    const REST: &str = " ON CONFLICT (journal, request) DO NOTHING";
+    /// In the order of the columns.
+    const REQUEST: (&str, usize) = ("request", 1);
+    let journal = Value::text(journal);
     // Once in a statement: a second one of the same name would be an error there.
     let by_name: BTreeMap<_, _> = charges.iter().map(|one| (&one.request, *one)).collect();
     let rows: Vec<_> = by_name
         .values()
         .map(|one| {
             vec![
-                Value::text(journal),
-                Value::text(&one.request),
-                Value::text(&one.tenant),
+                journal.clone(),
+                Value::text(&*one.request),
+                Value::Text(Arc::clone(&one.tenant)),
                 Value::text(one.key.as_deref().unwrap_or_default()),
-                Value::text(&one.model),
-                Value::text(&one.outcome),
+                Value::Text(Arc::clone(&one.model)),
+                Value::text(&*one.outcome),
                 Value::count(one.usage.prompt.get()),
                 Value::count(one.usage.cached.get()),
                 Value::count(one.usage.output.get()),
@@ -221,13 +226,11 @@ fn log<'c>(
             ]
         })
         .collect();
-    let inserted = insert_many(database, INSERT, REST, &rows)?;
-    let names: BTreeSet<_> = inserted
-        .iter()
-        .map(|row| row.text(0))
-        .collect::<Result<_, _>>()?;
-    let fresh = by_name.into_values();
-    Ok(fresh.filter(|one| names.contains(&one.request)).collect())
+    let new = insert_new(database, (INSERT, REST), REQUEST, &rows)?;
+    let each = by_name.into_values().zip(new);
+    Ok(each
+        .filter_map(|(one, is_new)| is_new.then_some(one))
+        .collect())
 }
 
 /// Adds requests that are new to usage and spending. In the order of the keys, so that two gateways
@@ -318,10 +321,10 @@ impl Charge {
         Self {
             number,
             request: format!("req-{number:x}"),
-            tenant: tenant.to_owned(),
+            tenant: tenant.into(),
             key: None,
-            model: model.to_owned(),
-            outcome: "completed".to_owned(),
+            model: model.into(),
+            outcome: "completed".into(),
             usage: Usage {
                 prompt: Tokens::ZERO,
                 cached: Tokens::ZERO,

@@ -102,6 +102,7 @@ impl Database for Postgres {
         Words {
             bytes: "BYTEA",
             table: "",
+            rows: 256,
         }
     }
 
@@ -164,7 +165,7 @@ impl ToSql for Value {
         match self {
             Self::Null => Ok(IsNull::Yes),
             Self::Int(number) => number.to_sql(ty, out),
-            Self::Text(text) => text.to_sql(ty, out),
+            Self::Text(text) => (&**text).to_sql(ty, out),
             Self::Bytes(bytes) => bytes.to_sql(ty, out),
         }
     }
@@ -184,7 +185,7 @@ impl<'a> FromSql<'a> for Value {
         if *ty == Type::BYTEA {
             return Ok(Self::Bytes(Vec::from_sql(ty, raw)?));
         }
-        Ok(Self::Text(String::from_sql(ty, raw)?))
+        Ok(Self::text(<&str>::from_sql(ty, raw)?))
     }
 
     fn from_sql_null(_: &Type) -> Result<Self, Box<dyn Error + Sync + Send>> {

@@ -11,8 +11,8 @@ use super::database::{Database, Failure, Row, Value, Words};
 /// How long a statement waits for another process to end its transaction.
 const BUSY_MAX: Duration = Duration::from_secs(5);
 
-/// Statements that stay compiled; the store has fewer.
-const STATEMENTS_MAX: usize = 128;
+/// Statements that stay compiled; the store has few more.
+const STATEMENTS_MAX: usize = 64;
 
 /// A connection to a database file.
 #[derive(Debug)]
@@ -36,6 +36,7 @@ impl Database for Sqlite {
         Words {
             bytes: "BLOB",
             table: " WITHOUT ROWID",
+            rows: 1,
         }
     }
 
@@ -52,8 +53,6 @@ impl Database for Sqlite {
     fn prepare(&mut self) -> Result<(), Failure> {
         self.0.pragma_update(None, "journal_mode", "WAL")?;
         self.0.pragma_update(None, "synchronous", "NORMAL")?;
-        // In KiB: 8 MiB of pages.
-        self.0.pragma_update(None, "cache_size", -8192)?;
         Ok(())
     }
 
@@ -99,7 +98,7 @@ fn value(found: ValueRef<'_>) -> Result<Value, Failure> {
     Ok(match found {
         ValueRef::Null => Value::Null,
         ValueRef::Integer(number) => Value::Int(number),
-        ValueRef::Text(text) => Value::Text(String::from_utf8_lossy(text).into_owned()),
+        ValueRef::Text(text) => Value::text(String::from_utf8_lossy(text)),
         ValueRef::Blob(bytes) => Value::Bytes(bytes.to_vec()),
         ValueRef::Real(_) => return Err(Failure::told("a number that is not whole")),
     })

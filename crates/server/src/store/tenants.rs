@@ -302,7 +302,7 @@ fn values(tenant: &TenantRow) -> Result<Vec<Value>, Failure> {
         Value::text(&tenant.class),
         Value::Int(i64::from(tenant.weight)),
         json(tenant.models.as_ref())?,
-        Value::Text(to_json(&tenant.limits)?),
+        Value::text(to_json(&tenant.limits)?),
         json(tenant.budget.as_ref())?,
         json(some.then_some(&tenant.model_limits))?,
     ])
@@ -344,7 +344,7 @@ fn read(row: &Row) -> Result<TenantRow, Failure> {
 
 /// A column that holds JSON, or nothing.
 pub(super) fn json<T: Serialize>(value: Option<&T>) -> Result<Value, Failure> {
-    value.map_or(Ok(Value::Null), |value| to_json(value).map(Value::Text))
+    value.map_or(Ok(Value::Null), |value| to_json(value).map(Value::text))
 }
 
 fn to_json<T: Serialize>(value: &T) -> Result<String, Failure> {

@@ -8,17 +8,18 @@
 use std::io;
 use std::time::Duration;
 
-use axum::http::{HeaderMap, StatusCode, header};
-use bytes::{Buf as _, Bytes, BytesMut};
+use axum::http::{StatusCode, header};
+use bytes::{Buf as _, Bytes};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tollgate_policy::outcome::Failure;
 use tollgate_policy::units::Micros;
 use tollgate_wire::{EngineError, Fault, Tap, Whole};
 
-use super::http1::{BodyReader, HEAD_MAX, Head, Malformed, Next};
+use super::http1::{BodyReader, Fields, HEAD_MAX, Head, Malformed, Next};
 use super::model::Upstream;
 use super::pool::{Age, Connection};
 use crate::clock::Clock;
+use crate::patience::Patience;
 
 /// Bytes of an answer in one piece, which is held until it is known to be whole.
 const WHOLE_MAX: usize = 64 << 20;
@@ -26,20 +27,82 @@ const WHOLE_MAX: usize = 64 << 20;
 /// Bytes of an error that are read.
 const ERROR_MAX: usize = 1 << 20;
 
+/// Room that is made at once for an answer in one piece that says how long it is.
+const ROOM_MAX: usize = 256 * 1024;
+
 /// Room for one read from a connection.
 pub(crate) const READ_SIZE: usize = 16 * 1024;
 
-/// Bodies up to this size are copied behind their head, to go out in one write.
+/// Bodies up to this size are put behind their head, to go out in one write.
 const JOIN_MAX: usize = 16 * 1024;
 
 /// A request, as it goes over the wire.
 #[derive(Debug)]
 pub(crate) struct Ask {
-    pub(crate) head: Vec<u8>,
-    pub(crate) body: Vec<Bytes>,
+    /// Its head, and its body behind it where that is small: it goes out in one write then.
+    message: Vec<u8>,
+    head_length: usize,
+    /// The body of one that is not.
+    rest: Vec<Bytes>,
     /// The reader of the stream that is asked for, where one is.
-    pub(crate) tap: Option<Tap>,
-    pub(crate) first_byte: Duration,
+    tap: Option<Tap>,
+    first_byte: Duration,
+}
+
+impl Ask {
+    /// One without a body, or with one of this length that is still to be put behind it.
+    pub(crate) fn new(head: Vec<u8>, tap: Option<Tap>, first_byte: Duration) -> Self {
+        Self {
+            head_length: head.len(),
+            message: head,
+            rest: Vec::new(),
+            tap,
+            first_byte,
+        }
+    }
+
+    /// The room that the body of this length takes behind the head.
+    pub(crate) fn room_for(length: usize) -> usize {
+        if length <= JOIN_MAX { length } else { 0 }
+    }
+
+    /// Puts its body behind it: the parts that this many bytes are made of.
+    pub(crate) fn with_body<'p>(
+        mut self,
+        length: usize,
+        parts: impl Iterator<Item = Part<'p>>,
+    ) -> Self {
+        for part in parts {
+            match part {
+                Part::Slice(bytes, at) if length > JOIN_MAX => self.rest.push(bytes.slice(at)),
+                Part::Slice(bytes, at) => self.message.extend_from_slice(&bytes[at]),
+                Part::New(bytes) if length > JOIN_MAX => self.rest.push(Bytes::from(bytes)),
+                Part::New(bytes) => self.message.extend_from_slice(&bytes),
+            }
+        }
+        self
+    }
+
+    /// What goes before its body.
+    pub(super) fn head(&self) -> &[u8] {
+        &self.message[..self.head_length]
+    }
+
+    /// Its body, in one piece.
+    pub(super) fn body(&self) -> Bytes {
+        let mut all = self.message[self.head_length..].to_vec();
+        self.rest
+            .iter()
+            .for_each(|part| all.extend_from_slice(part));
+        Bytes::from(all)
+    }
+}
+
+/// A part of a body.
+pub(crate) enum Part<'p> {
+    /// Of the client's own, which is not copied where there is much of it.
+    Slice(&'p Bytes, std::ops::Range<usize>),
+    New(Vec<u8>),
 }
 
 /// What comes back.
@@ -49,14 +112,14 @@ pub(crate) enum Reply {
     Stream(Box<Streaming>),
     /// An answer in one piece.
     Whole {
-        headers: HeaderMap,
+        fields: Fields,
         body: Bytes,
         said: Whole,
     },
     /// The engine does not take the request, which its caller can mend.
     Refused {
         status: StatusCode,
-        headers: HeaderMap,
+        fields: Fields,
         /// As it came.
         body: Bytes,
         said: EngineError,
@@ -78,7 +141,7 @@ pub(crate) struct Failed {
 /// A stream that has begun.
 #[derive(Debug)]
 pub(crate) struct Streaming {
-    pub(crate) headers: HeaderMap,
+    pub(crate) fields: Fields,
     pub(crate) connection: Connection,
     pub(crate) reader: BodyReader,
     pub(crate) keeps: bool,
@@ -107,17 +170,22 @@ impl From<Malformed> for Failed {
 ///
 /// # Cancel safety
 /// Dropped, it closes its connection, and the engine learns that nobody listens.
-pub(crate) async fn ask(upstream: &Upstream, ask: Ask, clock: &Clock) -> Reply {
-    let Some(tap) = ask.tap.clone() else {
+pub(crate) async fn ask(
+    upstream: &Upstream,
+    mut ask: Ask,
+    patience: &Patience,
+    clock: &Clock,
+) -> Reply {
+    let Some(tap) = ask.tap.take() else {
         // The head of an answer in one piece comes when all of it has been made.
         return try_ask(upstream, &ask, None, clock)
             .await
             .unwrap_or_else(Reply::Failed);
     };
     let asking = try_ask(upstream, &ask, Some(tap), clock);
-    match tokio::time::timeout(ask.first_byte, asking).await {
-        Ok(reply) => reply.unwrap_or_else(Reply::Failed),
-        Err(_) => {
+    match patience.wait(ask.first_byte, asking).await {
+        Some(reply) => reply.unwrap_or_else(Reply::Failed),
+        None => {
             let why = "no event of a stream came in time";
             Reply::Failed(Failed::new(Failure::Silent, why))
         }
@@ -132,7 +200,7 @@ async fn try_ask(
 ) -> Result<Reply, Failed> {
     let (connection, head) = open(upstream, ask, clock).await?;
     match (tap, head.status.as_u16()) {
-        (Some(tap), 200) if is_event_stream(&head.headers) => {
+        (Some(tap), 200) if is_event_stream(&head.fields) => {
             first_event(connection, head, tap).await
         }
         (tap, 200..=299) => match (whole(upstream, connection, head, clock).await?, tap) {
@@ -218,18 +286,10 @@ async fn talk(connection: &mut Connection, ask: &Ask) -> Result<Head, Broken> {
 }
 
 async fn send(connection: &mut Connection, ask: &Ask) -> io::Result<()> {
-    let length: usize = ask.body.iter().map(Bytes::len).sum();
     let io = &mut connection.io;
-    if length <= JOIN_MAX {
-        let mut all = Vec::with_capacity(ask.head.len() + length);
-        all.extend_from_slice(&ask.head);
-        ask.body.iter().for_each(|part| all.extend_from_slice(part));
-        io.write_all(&all).await?;
-    } else {
-        io.write_all(&ask.head).await?;
-        for part in &ask.body {
-            io.write_all(part).await?;
-        }
+    io.write_all(&ask.message).await?;
+    for part in &ask.rest {
+        io.write_all(part).await?;
     }
     io.flush().await
 }
@@ -238,18 +298,18 @@ fn broke_off(place: &str) -> Failed {
     Failed::new(Failure::BrokeOff, format!("it broke off {place}"))
 }
 
-fn is_event_stream(headers: &HeaderMap) -> bool {
-    media_type(headers).is_some_and(|kind| kind.eq_ignore_ascii_case("text/event-stream"))
+fn is_event_stream(fields: &Fields) -> bool {
+    media_type(fields).is_some_and(|kind| kind.eq_ignore_ascii_case("text/event-stream"))
 }
 
-fn media_type(headers: &HeaderMap) -> Option<&str> {
-    let value = headers.get(header::CONTENT_TYPE)?.to_str().ok()?;
+fn media_type(fields: &Fields) -> Option<&str> {
+    let value = fields.kind.as_ref()?.to_str().ok()?;
     value.split(';').next().map(str::trim)
 }
 
 /// Nothing was said of codings that we take, so none is taken.
 fn check_coding(head: &Head) -> Result<(), Failed> {
-    match head.headers.get(header::CONTENT_ENCODING) {
+    match head.fields.others.get(header::CONTENT_ENCODING) {
         None => Ok(()),
         Some(coding) if coding.as_bytes().eq_ignore_ascii_case(b"identity") => Ok(()),
         Some(_) => {
@@ -265,7 +325,7 @@ async fn first_event(connection: Connection, head: Head, tap: Tap) -> Result<Rep
     let mut streaming = Streaming {
         reader: head.body()?,
         keeps: head.keeps,
-        headers: head.headers,
+        fields: head.fields,
         connection,
         tap,
         out: Vec::new(),
@@ -300,6 +360,7 @@ impl Streaming {
     /// Puts what has been read through the tap; whether the body has ended.
     pub(crate) fn read_buffered(&mut self) -> Result<bool, Malformed> {
         let mut bytes = &self.connection.buffer[..];
+        self.out.reserve(bytes.len());
         let ended = loop {
             match self.reader.next(&mut bytes) {
                 Ok(Next::Data(data)) => self.tap.push(data, &mut self.out),
@@ -336,7 +397,7 @@ fn of_status(status: Option<u16>, said: EngineError) -> Result<Reply, Failed> {
     match status {
         Some(status) if is_callers(status) => Ok(Reply::Refused {
             status,
-            headers: HeaderMap::new(),
+            fields: Fields::default(),
             body: Bytes::new(),
             said,
         }),
@@ -388,7 +449,7 @@ async fn whole(
         upstream.pool.give(connection, clock.now());
     }
     Ok(Reply::Whole {
-        headers: head.headers,
+        fields: head.fields,
         body,
         said,
     })
@@ -415,7 +476,7 @@ async fn error(
         });
         return Ok(Reply::Refused {
             status: head.status,
-            headers: head.headers,
+            fields: head.fields,
             body,
             said,
         });
@@ -423,7 +484,7 @@ async fn error(
     let message = said.map_or_else(|| plain(&body), |said| said.message);
     Err(Failed {
         failure: failure_of(head.status),
-        retry_after: retry_after(&head.headers),
+        retry_after: retry_after(&head.fields),
         why: format!("it answered {}: {message}", head.status),
     })
 }
@@ -435,8 +496,8 @@ fn plain(body: &[u8]) -> String {
 }
 
 /// When an engine says to come back, where it says so in seconds.
-pub(crate) fn retry_after(headers: &HeaderMap) -> Option<Micros> {
-    let value = headers.get(header::RETRY_AFTER)?.to_str().ok()?;
+pub(crate) fn retry_after(fields: &Fields) -> Option<Micros> {
+    let value = fields.others.get(header::RETRY_AFTER)?.to_str().ok()?;
     let secs: u64 = value.trim().parse().ok()?;
     Some(Micros::from_secs(secs.min(3_600)))
 }
@@ -447,7 +508,7 @@ async fn read_all(
     reader: &mut BodyReader,
     most: usize,
 ) -> Result<Bytes, Failed> {
-    let mut all = BytesMut::new();
+    let mut all = Vec::with_capacity(reader.length().map_or(0, |length| length.min(ROOM_MAX)));
     loop {
         let mut bytes = &connection.buffer[..];
         let ended = loop {
@@ -464,12 +525,12 @@ async fn read_all(
             return Err(Failed::new(Failure::BadAnswer, why));
         }
         if ended {
-            return Ok(all.freeze());
+            return Ok(Bytes::from(all));
         }
         connection.buffer.reserve(READ_SIZE);
         match connection.io.read_buf(&mut connection.buffer).await {
             Ok(1..) => {}
-            Ok(0) if reader.ends_with_connection() => return Ok(all.freeze()),
+            Ok(0) if reader.ends_with_connection() => return Ok(Bytes::from(all)),
             Ok(0) | Err(_) => return Err(broke_off("in its answer")),
         }
     }
@@ -485,12 +546,7 @@ pub(crate) async fn get(
     head: Vec<u8>,
     within: Duration,
 ) -> Result<(StatusCode, Bytes), Failed> {
-    let ask = Ask {
-        head,
-        body: Vec::new(),
-        tap: None,
-        first_byte: within,
-    };
+    let ask = Ask::new(head, None, within);
     let getting = async {
         let used = upstream.aside.take();
         let (mut connection, head) = open_on(used, upstream, &ask).await?;
@@ -526,12 +582,8 @@ pub(crate) async fn post(
     body: String,
     within: Duration,
 ) -> Result<Plain, Failed> {
-    let ask = Ask {
-        head,
-        body: vec![Bytes::from(body)],
-        tap: None,
-        first_byte: within,
-    };
+    let body = Part::New(body.into_bytes());
+    let ask = Ask::new(head, None, within).with_body(0, std::iter::once(body));
     let posting = async {
         let (mut connection, head) = open_on(None, upstream, &ask).await?;
         let mut reader = head.body()?;

@@ -55,10 +55,20 @@ const FROM_ENGINE: [&str; 8] = [
     "x-request-id",
 ];
 
+/// Whether a header of an engine's answer has nothing to say to anyone behind the reader of its
+/// head.
+pub(super) fn is_spent(name: &str) -> bool {
+    let is = |known: &&str| known.eq_ignore_ascii_case(name);
+    let needed = ["content-type", "retry-after"];
+    let mut spent = HOP.iter().chain(&FROM_ENGINE);
+    spent.any(|known| is(known) && !needed.contains(known))
+}
+
 /// Appends the headers of a client's request that the engine gets.
 pub(crate) fn write_request(headers: &HeaderMap, out: &mut Vec<u8>) {
+    let named = headers.contains_key(CONNECTION);
     for (name, value) in headers {
-        if goes_to_engine(headers, name) {
+        if goes_to_engine(name) && !(named && is_named(headers, name)) {
             out.extend_from_slice(name.as_str().as_bytes());
             out.extend_from_slice(b": ");
             out.extend_from_slice(value.as_bytes());
@@ -67,10 +77,10 @@ pub(crate) fn write_request(headers: &HeaderMap, out: &mut Vec<u8>) {
     }
 }
 
-fn goes_to_engine(headers: &HeaderMap, name: &HeaderName) -> bool {
+fn goes_to_engine(name: &HeaderName) -> bool {
     let text = name.as_str();
     let ours = text.starts_with("x-tollgate-") || text.starts_with("x-forwarded-");
-    !ours && !HOP.contains(&text) && !TO_US.contains(&text) && !is_named(headers, name)
+    !ours && !HOP.contains(&text) && !TO_US.contains(&text)
 }
 
 /// Copies the headers of an engine's answer that the client gets.

@@ -4,8 +4,12 @@
 //! with two lengths, or with a chunk that is none, is no answer. It reads from a buffer; nothing
 //! here waits.
 
+use std::mem::MaybeUninit;
+
 use axum::http::{HeaderMap, HeaderName, HeaderValue, StatusCode, header};
 use bytes::{Buf as _, BytesMut};
+
+use super::headers::is_spent;
 
 /// Headers of one answer.
 const HEADERS_MAX: usize = 128;
@@ -25,10 +29,20 @@ pub(crate) struct Malformed(&'static str);
 #[derive(Debug)]
 pub(crate) struct Head {
     pub(crate) status: StatusCode,
-    pub(crate) headers: HeaderMap,
+    pub(crate) fields: Fields,
     /// Whether the connection can carry another request afterwards.
     pub(crate) keeps: bool,
-    http_1_0: bool,
+    body: Result<BodyReader, Malformed>,
+}
+
+/// The headers of an answer, as far as they are of use to anyone: what is about the connection or
+/// the engine itself is left out. With most engines that leaves none but the first.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Fields {
+    /// `Content-Type`.
+    pub(crate) kind: Option<HeaderValue>,
+    /// The others.
+    pub(crate) others: HeaderMap,
 }
 
 impl Head {
@@ -37,10 +51,12 @@ impl Head {
     /// # Errors
     /// It is none.
     pub(crate) fn take(buffer: &mut BytesMut) -> Result<Option<Self>, Malformed> {
-        loop {
-            let mut headers = [httparse::EMPTY_HEADER; HEADERS_MAX];
-            let mut parsed = httparse::Response::new(&mut headers);
-            let length = match parsed.parse(buffer) {
+        while !buffer.is_empty() {
+            let mut headers = [const { MaybeUninit::uninit() }; HEADERS_MAX];
+            let mut parsed = httparse::Response::new(&mut []);
+            let config = httparse::ParserConfig::default();
+            let read = config.parse_response_with_uninit_headers(&mut parsed, buffer, &mut headers);
+            let length = match read {
                 Ok(httparse::Status::Complete(length)) => length,
                 Ok(httparse::Status::Partial) if buffer.len() < HEAD_MAX => return Ok(None),
                 Ok(httparse::Status::Partial) => return Err(Malformed("its head is too long")),
@@ -55,38 +71,43 @@ impl Head {
                 return Ok(Some(head));
             }
         }
+        Ok(None)
     }
 
     /// That of a stream among others, which has a connection to itself and ends with it.
-    pub(crate) fn of_stream(status: StatusCode, headers: HeaderMap) -> Self {
+    pub(crate) fn of_stream(status: StatusCode, mut headers: HeaderMap) -> Self {
+        let mut framing = Framing::default();
+        for (name, value) in &headers {
+            framing.note(name.as_str(), value.as_bytes());
+        }
         Self {
             status,
-            headers,
             keeps: false,
-            http_1_0: false,
+            body: framing.body(status, false),
+            fields: Fields {
+                kind: headers.remove(header::CONTENT_TYPE),
+                others: headers,
+            },
         }
     }
 
     fn of(parsed: &httparse::Response<'_, '_>) -> Result<Self, Malformed> {
         let status = parsed.code.and_then(|code| StatusCode::from_u16(code).ok());
         let status = status.ok_or(Malformed("its status is none"))?;
-        let mut headers = HeaderMap::with_capacity(parsed.headers.len());
+        let mut framing = Framing::default();
         for header in parsed.headers.iter() {
-            let name = HeaderName::from_bytes(header.name.as_bytes());
-            let value = HeaderValue::from_bytes(header.value);
-            let (Ok(name), Ok(value)) = (name, value) else {
-                return Err(Malformed("a header of it is none"));
-            };
-            headers.append(name, value);
+            framing.note(header.name, header.value);
         }
         let http_1_0 = parsed.version == Some(0);
-        let says = |what: &str| has_token(&headers, &header::CONNECTION, what);
-        let keeps = !says("close") && (!http_1_0 || says("keep-alive"));
         Ok(Self {
             status,
-            headers,
-            keeps,
-            http_1_0,
+            keeps: match framing.after {
+                After::Unsaid => !http_1_0,
+                After::KeepAlive => true,
+                After::Close => false,
+            },
+            body: framing.body(status, http_1_0),
+            fields: Fields::of(parsed.headers, framing.names_others)?,
         })
     }
 
@@ -95,40 +116,127 @@ impl Head {
     /// # Errors
     /// It could be read in two ways.
     pub(crate) fn body(&self) -> Result<BodyReader, Malformed> {
-        let lengths = self.headers.get_all(header::CONTENT_LENGTH);
-        let mut length = None;
-        for value in lengths {
-            let value = value.to_str().unwrap_or_default().trim();
-            let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
-            let value: Option<u64> = digits.then(|| value.parse().ok()).flatten();
-            match (value, length) {
-                (None, _) => return Err(Malformed("its length is none")),
-                (Some(value), Some(before)) if value != before => {
-                    return Err(Malformed("it has two lengths"));
-                }
-                (value, _) => length = value,
+        self.body
+    }
+}
+
+impl Fields {
+    /// Where `Connection` names others, those have to be known by their names.
+    fn of(headers: &[httparse::Header<'_>], names_others: bool) -> Result<Self, Malformed> {
+        let mut fields = Self::default();
+        for header in headers {
+            if !names_others && is_spent(header.name) {
+                continue;
+            }
+            let name = HeaderName::from_bytes(header.name.as_bytes());
+            let value = known_value(header.value).map_or_else(|| value(header.value), Ok);
+            let (Ok(name), Ok(value)) = (name, value) else {
+                return Err(Malformed("a header of it is none"));
+            };
+            if name == header::CONTENT_TYPE && fields.kind.is_none() {
+                fields.kind = Some(value);
+            } else {
+                fields.others.append(name, value);
             }
         }
-        let coded = self.headers.contains_key(header::TRANSFER_ENCODING);
-        let chunked = has_token(&self.headers, &header::TRANSFER_ENCODING, "chunked");
-        let only = self
-            .headers
-            .get_all(header::TRANSFER_ENCODING)
-            .iter()
-            .count()
-            == 1;
-        let bodiless = matches!(self.status.as_u16(), 204 | 304);
-        let state = match (bodiless, coded, length) {
+        Ok(fields)
+    }
+}
+
+fn value(bytes: &[u8]) -> Result<HeaderValue, header::InvalidHeaderValue> {
+    HeaderValue::from_bytes(bytes)
+}
+
+/// A value that nearly every answer has.
+fn known_value(bytes: &[u8]) -> Option<HeaderValue> {
+    const KNOWN: [&str; 3] = [
+        "application/json",
+        "text/event-stream; charset=utf-8",
+        "text/event-stream",
+    ];
+    let known = KNOWN.into_iter().find(|known| known.as_bytes() == bytes);
+    known.map(HeaderValue::from_static)
+}
+
+/// What the headers of an answer say of where its body and its connection end.
+#[derive(Debug, Default)]
+struct Framing {
+    length: Option<Result<u64, Malformed>>,
+    /// Headers that say how it is coded, and whether one says that it is in chunks.
+    codings: u32,
+    chunked: bool,
+    after: After,
+    /// `Connection` names other headers.
+    names_others: bool,
+}
+
+/// What an answer says of its connection after it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum After {
+    #[default]
+    Unsaid,
+    KeepAlive,
+    Close,
+}
+
+impl Framing {
+    fn note(&mut self, name: &str, value: &[u8]) {
+        if name.eq_ignore_ascii_case("content-length") {
+            self.note_length(value);
+        } else if name.eq_ignore_ascii_case("transfer-encoding") {
+            self.codings += 1;
+            self.chunked |= words(value).any(|word| word.eq_ignore_ascii_case("chunked"));
+        } else if name.eq_ignore_ascii_case("connection") {
+            for word in words(value) {
+                if word.eq_ignore_ascii_case("close") {
+                    self.after = After::Close;
+                } else if word.eq_ignore_ascii_case("keep-alive") {
+                    if self.after == After::Unsaid {
+                        self.after = After::KeepAlive;
+                    }
+                } else {
+                    self.names_others = true;
+                }
+            }
+        }
+    }
+
+    fn note_length(&mut self, value: &[u8]) {
+        let value = std::str::from_utf8(value).unwrap_or_default().trim();
+        let digits = !value.is_empty() && value.bytes().all(|byte| byte.is_ascii_digit());
+        let length = digits.then(|| value.parse().ok()).flatten();
+        let length = length.ok_or(Malformed("its length is none"));
+        self.length = Some(match (self.length.take(), length) {
+            (Some(Ok(before)), Ok(length)) if before != length => {
+                Err(Malformed("it has two lengths"))
+            }
+            (Some(Err(error)), _) | (_, Err(error)) => Err(error),
+            (_, length) => length,
+        });
+    }
+
+    fn body(&self, status: StatusCode, http_1_0: bool) -> Result<BodyReader, Malformed> {
+        let length = self.length.transpose()?;
+        let bodiless = matches!(status.as_u16(), 204 | 304);
+        let state = match (bodiless, self.codings, length) {
             (true, _, _) => State::Done,
-            (_, true, None) if chunked && only && !self.http_1_0 => State::Size(Size::default()),
-            (_, true, None) => return Err(Malformed("it is coded in a way that nobody asked for")),
-            (_, true, Some(_)) => return Err(Malformed("it has a length and is chunked")),
-            (_, false, Some(0)) => State::Done,
-            (_, false, Some(length)) => State::Length(length),
-            (_, false, None) => State::UntilClose,
+            (_, 1, None) if self.chunked && !http_1_0 => State::Size(Size::default()),
+            (_, 0, Some(0)) => State::Done,
+            (_, 0, Some(length)) => State::Length(length),
+            (_, 0, None) => State::UntilClose,
+            (_, _, None) => return Err(Malformed("it is coded in a way that nobody asked for")),
+            (_, _, Some(_)) => return Err(Malformed("it has a length and is chunked")),
         };
         Ok(BodyReader { state })
     }
+}
+
+/// The words of a header that is a list.
+fn words(value: &[u8]) -> impl Iterator<Item = &str> {
+    let text = std::str::from_utf8(value).unwrap_or_default();
+    text.split(',')
+        .map(str::trim)
+        .filter(|word| !word.is_empty())
 }
 
 /// Whether a header that is a list has this word in it.
@@ -141,7 +249,7 @@ pub(crate) fn has_token(headers: &HeaderMap, name: &HeaderName, token: &str) -> 
 }
 
 /// Finds the contents of a body in the bytes that carry it.
-#[derive(Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyReader {
     state: State,
 }
@@ -242,6 +350,22 @@ impl BodyReader {
                     *bytes = rest;
                 }
             }
+        }
+    }
+
+    /// Bytes that are to come, where that is known from the start.
+    pub(crate) fn length(&self) -> Option<usize> {
+        match self.state {
+            State::Length(length) => usize::try_from(length).ok(),
+            State::UntilClose
+            | State::Size(_)
+            | State::Extension { .. }
+            | State::SizeEnd(_)
+            | State::Chunk(_)
+            | State::ChunkCr
+            | State::ChunkLf
+            | State::Trailer { .. }
+            | State::Done => None,
         }
     }
 

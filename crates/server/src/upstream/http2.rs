@@ -114,7 +114,7 @@ async fn send(sender: SendRequest<Bytes>, ask: &Ask) -> Result<(Head, RecvStream
     let unseen = |error: &h2::Error| Lost::Unseen(error.to_string());
     let mut sender = sender.ready().await.map_err(|error| unseen(&error))?;
     // In one piece: a body in many small frames is taken for an attack.
-    let whole = Bytes::from(ask.body.concat());
+    let whole = ask.body();
     let sent = sender.send_request(request, whole.is_empty());
     let (answer, mut body) = sent.map_err(|error| unseen(&error))?;
     // It goes as the replica makes room.
@@ -139,7 +139,7 @@ fn lost(error: &h2::Error) -> Lost {
 fn request(ask: &Ask) -> Option<Request<()>> {
     let mut headers = [httparse::EMPTY_HEADER; 128];
     let mut parsed = httparse::Request::new(&mut headers);
-    parsed.parse(&ask.head).ok()?.is_complete().then_some(())?;
+    parsed.parse(ask.head()).ok()?.is_complete().then_some(())?;
     let mut fields = HeaderMap::with_capacity(parsed.headers.len());
     let mut host = None;
     for field in parsed.headers.iter() {

@@ -29,6 +29,9 @@ const BYTES_MEASURED: u64 = 1 << 16;
 /// Salts that are kept; those of tenants past it are made anew each time.
 const SALTS_MAX: usize = 4_096;
 
+/// Bytes of a head, more or less: room for them is made at once.
+const HEAD_ROOM: usize = 384;
+
 /// The context of a model of which nobody said it: more than any has, since its engine knows.
 const CONTEXT_UNKNOWN: Tokens = Tokens::new(10_000_000);
 
@@ -240,13 +243,28 @@ impl RemoteModel {
 
     /// The head of a request to one of its replicas, but for what is the caller's.
     pub(crate) fn head(&self, upstream: &Upstream, method: &str, path: &str) -> Vec<u8> {
-        let address = upstream.pool.address();
-        let mut head = Vec::with_capacity(512);
-        for part in [method, " ", &address.base, path, " HTTP/1.1\r\nhost: "] {
+        self.head_with_room(upstream, (method, path), 0)
+    }
+
+    /// The same, with room for as much more.
+    pub(crate) fn head_with_room(
+        &self,
+        upstream: &Upstream,
+        (method, path): (&str, &str),
+        room: usize,
+    ) -> Vec<u8> {
+        let pool = &upstream.pool;
+        let mut head = Vec::with_capacity(HEAD_ROOM + room);
+        let target = [
+            method,
+            " ",
+            &pool.address().base,
+            path,
+            " HTTP/1.1\r\nhost: ",
+        ];
+        for part in target.into_iter().chain([pool.host(), "\r\n"]) {
             head.extend_from_slice(part.as_bytes());
         }
-        head.extend_from_slice(address.host_header().as_bytes());
-        head.extend_from_slice(b"\r\n");
         if let Some(key) = &self.config.key {
             head.extend_from_slice(b"authorization: Bearer ");
             head.extend_from_slice(key.reveal().as_bytes());

@@ -65,6 +65,8 @@ pub(crate) enum Age {
 /// The connections of one replica.
 pub(crate) struct Pool {
     address: Address,
+    /// What a request says that it is for.
+    host: String,
     tls: Option<TlsConnector>,
     connect: Duration,
     /// Where one connection carries all requests.
@@ -79,6 +81,7 @@ impl Pool {
         tls: Option<TlsConnector>,
     ) -> Self {
         Self {
+            host: address.host_header(),
             address,
             tls,
             connect: Duration::from_micros(connect.get()),
@@ -89,6 +92,11 @@ impl Pool {
 
     pub(crate) fn address(&self) -> &Address {
         &self.address
+    }
+
+    /// What a request says that it is for.
+    pub(crate) fn host(&self) -> &str {
+        &self.host
     }
 
     /// The connection that carries all requests, where they share one.

@@ -10,11 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use axum::body::Body;
-use axum::http::{HeaderMap, HeaderValue, StatusCode, header};
+use axum::http::{HeaderValue, StatusCode, header};
 use axum::response::Response;
 use bytes::Bytes;
 use tollgate_policy::gateway::Dispatch;
-use tollgate_policy::ids::RequestId;
 use tollgate_policy::outcome::{EngineEnding, Failure, FinishReason, Outcome};
 use tollgate_policy::request::Arrival;
 use tollgate_policy::route::Affinity;
@@ -24,13 +23,14 @@ use tollgate_wire::{
     Edits, EngineError, ErrorShape, Finish, Patch, Relay, RelayKind, StreamUsage, Tap, Whole,
 };
 
-use super::exchange::{Ask, Failed, Reply, Streaming, ask, retry_after};
+use super::exchange::{Ask, Failed, Part, Reply, Streaming, ask, retry_after};
 use super::headers::copy_response;
+use super::http1::Fields;
 use super::model::{RemoteModel, Upstream};
 use super::stream::{RelayBody, Watched};
 use crate::answer::dispatch_headers;
 use crate::app::{App, Made, Visit};
-use crate::held::Held;
+use crate::held::{Held, HeldBody};
 use crate::inflight::{InFlight, Letter};
 use crate::line::Line;
 use crate::refuse;
@@ -73,10 +73,10 @@ pub(crate) struct Opened {
 pub(crate) enum What {
     /// A stream, and from whom.
     Stream(Box<Streaming>, Arc<Upstream>),
-    Whole(HeaderMap, Bytes),
+    Whole(Fields, Bytes),
     Refused {
         status: StatusCode,
-        headers: HeaderMap,
+        fields: Fields,
         body: Bytes,
         said: EngineError,
     },
@@ -110,14 +110,14 @@ pub(crate) async fn relay(
         return Box::pin(call.open(flight)).await.answer(&visit.line);
     }
     let watched = call.watched(&served.name);
-    let comments = Keepalive::new(app.desk.clock(), keepalive);
+    let comments = Keepalive::new(app.desk.clock(), keepalive, &visit.line);
     let mut opening = Box::pin(call.open(flight));
     let patience = Duration::from_micros(keepalive.get());
-    match tokio::time::timeout(patience, opening.as_mut()).await {
-        Ok(opened) => opened.begin(watched, comments),
-        Err(_) => {
+    match visit.line.patience().wait(patience, opening.as_mut()).await {
+        Some(opened) => opened.begin(watched, comments),
+        None => {
             let body = RelayBody::waiting(opening, watched, comments);
-            stream_response(body, &HeaderMap::new(), None)
+            stream_response(body, &Fields::default(), None)
         }
     }
 }
@@ -134,7 +134,11 @@ impl Call {
             size: self.passage.relay.size,
             prompt: self.arrival.prompt,
             answers: self.passage.relay.answers,
-            gaps: Gaps::new(desk.books().metrics().itl(name, class)),
+            gaps: Gaps::new(
+                desk.books()
+                    .metrics()
+                    .itl((self.arrival.model, name), class),
+            ),
             request: desk.books().name(self.arrival.id),
         }
     }
@@ -144,7 +148,7 @@ impl Call {
     async fn open(self, mut flight: InFlight) -> Opened {
         let (mut last, mut failed): (Option<Dispatch>, Option<Failed>) = (None, None);
         loop {
-            let dispatch = match flight.letters().recv().await {
+            let dispatch = match flight.letters().next().await {
                 Some(Letter::Dispatched(dispatch)) => *dispatch,
                 // It had failed already, which the policy did not know.
                 Some(Letter::Withdrawn) => continue,
@@ -181,10 +185,11 @@ impl Call {
             ..Usage::default()
         };
         flight.note(usage);
-        let clock = self.app.desk.clock();
+        let (clock, patience) = (self.app.desk.clock(), self.line.patience());
+        let asking = ask(&upstream, self.ask(dispatch, &upstream), patience, &clock);
         let reply = tokio::select! {
-            reply = ask(&upstream, self.ask(dispatch, &upstream), &clock) => reply,
-            letter = flight.letters().recv() => {
+            reply = asking => reply,
+            letter = flight.letters().next() => {
                 if let Some(Letter::Withdrawn) = letter {
                     // What it may have done is our loss.
                     let nothing = Usage::default();
@@ -200,17 +205,13 @@ impl Call {
                 flight.begun();
                 Ok(What::Stream(streaming, upstream))
             }
-            Reply::Whole {
-                headers,
-                body,
-                said,
-            } => {
+            Reply::Whole { fields, body, said } => {
                 self.whole_ended(flight, said);
-                Ok(What::Whole(headers, body))
+                Ok(What::Whole(fields, body))
             }
             Reply::Refused {
                 status,
-                headers,
+                fields,
                 body,
                 said,
             } => {
@@ -218,7 +219,7 @@ impl Call {
                 flight.engine_ended(ending, Usage::default(), Counted::Exactly);
                 Ok(What::Refused {
                     status,
-                    headers,
+                    fields,
                     body,
                     said,
                 })
@@ -285,28 +286,20 @@ impl Call {
 
     /// The request as the replica gets it.
     fn ask(&self, dispatch: &Dispatch, upstream: &Upstream) -> Ask {
-        let config = &self.model.config;
-        let relay = &self.passage.relay;
-        let (salt, most) = self.app.desk.with_tenant(self.arrival.tenant, |tenant| {
-            let salt = config.cache_salt.then(|| self.model.salt(&tenant.name));
-            (salt, tenant.limits_for(self.arrival.model).max_output)
+        let (config, passage) = (&self.model.config, &self.passage);
+        let patches = self.patches();
+        let body = &passage.body;
+        let (cut, put) = patches.iter().fold((0, 0), |(cut, put), patch| {
+            (cut + patch.at.len(), put + patch.with.len())
         });
-        let writes = self.passage.kind != RelayKind::Embeddings;
-        let edits = Edits {
-            model: Some(&self.model.name),
-            include_usage: relay.delivery.stream,
-            max_output: most.filter(|_| writes).and_then(token_limit),
-            cache_salt: salt.as_deref().filter(|_| writes),
-            priority: config.priority.then(|| self.priority()).filter(|_| writes),
-        };
-        let body = parts(&self.passage.body, relay.patches(&edits));
-        let length: usize = body.iter().map(Bytes::len).sum();
-        let path = match self.passage.kind {
+        let length = body.len() - cut + put;
+        let path = match passage.kind {
             RelayKind::Chat => "/v1/chat/completions",
             RelayKind::Text => "/v1/completions",
             RelayKind::Embeddings => "/v1/embeddings",
         };
-        let mut head = self.model.head(upstream, "POST", path);
+        let room = Ask::room_for(length) + passage.headers.len();
+        let mut head = self.model.head_with_room(upstream, ("POST", path), room);
         let request = self.app.desk.books().name(dispatch.id);
         // Err: a vector takes all that is written.
         let _ = write!(
@@ -314,22 +307,40 @@ impl Call {
             "content-type: application/json\r\ncontent-length: {length}\r\nx-request-id: \
              {request}\r\n"
         );
-        head.extend_from_slice(&self.passage.headers);
+        head.extend_from_slice(&passage.headers);
         head.extend_from_slice(b"\r\n");
-        let wants = if relay.delivery.include_usage {
+        let first_byte = Duration::from_micros(config.first_byte.get());
+        Ask::new(head, self.tap(), first_byte).with_body(length, parts(body, patches))
+    }
+
+    /// What the replica gets otherwise than the client sent it.
+    fn patches(&self) -> Vec<Patch> {
+        let (config, relay) = (&self.model.config, &self.passage.relay);
+        let (salt, most) = self.app.desk.with_tenant(self.arrival.tenant, |tenant| {
+            let salt = config.cache_salt.then(|| self.model.salt(&tenant.name));
+            (salt, tenant.limits_for(self.arrival.model).max_output)
+        });
+        let writes = self.passage.kind != RelayKind::Embeddings;
+        relay.patches(&Edits {
+            model: Some(&self.model.name),
+            include_usage: relay.delivery.stream,
+            max_output: most.filter(|_| writes).and_then(token_limit),
+            cache_salt: salt.as_deref().filter(|_| writes),
+            priority: config.priority.then(|| self.priority()).filter(|_| writes),
+        })
+    }
+
+    /// The reader of the stream that is asked for, where one is.
+    fn tap(&self) -> Option<Tap> {
+        let delivery = &self.passage.relay.delivery;
+        let wants = if delivery.include_usage {
             StreamUsage::Final
         } else {
             StreamUsage::Omitted
         };
-        Ask {
-            head,
-            body,
-            tap: relay
-                .delivery
-                .stream
-                .then(|| Tap::new(wants, config.max_event)),
-            first_byte: Duration::from_micros(config.first_byte.get()),
-        }
+        delivery
+            .stream
+            .then(|| Tap::new(wants, self.model.config.max_event))
     }
 
     /// Its place in the engine's own order, where less is sooner: the service its tenant has had,
@@ -344,17 +355,21 @@ fn token_limit(tokens: Tokens) -> Option<NonZeroU32> {
     u32::try_from(tokens.get()).ok().and_then(NonZeroU32::new)
 }
 
-/// A body with its patches, in parts: what is the client's is not copied.
-fn parts(body: &Bytes, patches: Vec<Patch>) -> Vec<Bytes> {
-    let mut parts = Vec::with_capacity(patches.len() * 2 + 1);
+/// A body with its patches, in parts.
+fn parts(body: &Bytes, patches: Vec<Patch>) -> impl Iterator<Item = Part<'_>> {
     let mut at = 0;
-    for patch in patches {
-        parts.push(body.slice(at..patch.at.start));
-        parts.push(Bytes::from(patch.with));
-        at = patch.at.end;
-    }
-    parts.push(body.slice(at..));
-    parts
+    let mut each = patches.into_iter();
+    let mut over = false;
+    let patched = std::iter::from_fn(move || {
+        let (upto, after, with) = match each.next() {
+            Some(patch) => (patch.at.start, patch.at.end, Some(patch.with)),
+            None if std::mem::replace(&mut over, true) => return None,
+            None => (body.len(), body.len(), None),
+        };
+        let own = Part::Slice(body, std::mem::replace(&mut at, after)..upto);
+        Some([Some(own), with.map(Part::New)])
+    });
+    patched.flatten().flatten()
 }
 
 pub(crate) fn policy_usage(usage: tollgate_wire::Usage) -> Usage {
@@ -379,10 +394,10 @@ impl Opened {
     fn begin(self, watched: Watched, comments: Keepalive) -> Response {
         match self.what {
             What::Stream(streaming, upstream) => {
-                let headers = streaming.headers.clone();
+                let fields = streaming.fields.clone();
                 let held = Held::new(self.flight, Arc::clone(&watched.line));
                 let body = RelayBody::begun(held, (streaming, upstream), watched, comments);
-                stream_response(body, &headers, self.dispatch.as_ref())
+                stream_response(body, &fields, self.dispatch.as_ref())
             }
             What::Whole(..) | What::Refused { .. } | What::Failed(_) | What::Letter(_) => {
                 let line = Arc::clone(&watched.line);
@@ -393,17 +408,21 @@ impl Opened {
 
     /// The answer to a client that has been sent nothing, where it is no stream.
     fn answer(self, line: &Arc<Line>) -> Response {
-        let id = self.flight.id();
+        let held = Held::new(self.flight, Arc::clone(line));
         let mut response = match self.what {
-            What::Whole(headers, body) => whole_response(&headers, body, (line, id)),
+            What::Whole(fields, body) => {
+                let mut response = whole_response(fields, held.whole(body));
+                dispatch_headers(self.dispatch.as_ref(), &mut response);
+                return response;
+            }
             What::Refused {
                 status,
-                headers,
+                fields,
                 body,
                 said,
             } => {
                 let body = self.model.renamed(body, &self.asked);
-                refused_response(status, &headers, body, &said, (&self.model, &self.asked))
+                refused_response(status, &fields, body, &said, (&self.model, &self.asked))
             }
             What::Failed(failed) => {
                 refuse::ended_until(Outcome::ReplicaFailed(failed.failure), failed.retry_after)
@@ -424,7 +443,6 @@ impl Opened {
             | What::Stream(..) => refuse::bug(),
         };
         dispatch_headers(self.dispatch.as_ref(), &mut response);
-        let held = Held::new(self.flight, Arc::clone(line));
         response.map(|body| Body::new(held.around(body)))
     }
 
@@ -441,12 +459,12 @@ impl Opened {
     }
 }
 
-fn stream_response(body: RelayBody, headers: &HeaderMap, dispatch: Option<&Dispatch>) -> Response {
+fn stream_response(body: RelayBody, fields: &Fields, dispatch: Option<&Dispatch>) -> Response {
     let mut response = Response::new(Body::new(body));
     let own = response.headers_mut();
     own.reserve(refuse::HEADERS);
-    copy_response(headers, own);
-    let kind = headers.get(header::CONTENT_TYPE).cloned();
+    copy_response(&fields.others, own);
+    let kind = fields.kind.clone();
     let default = HeaderValue::from_static("text/event-stream");
     own.insert(header::CONTENT_TYPE, kind.unwrap_or(default));
     own.insert(header::CACHE_CONTROL, HeaderValue::from_static("no-cache"));
@@ -455,22 +473,20 @@ fn stream_response(body: RelayBody, headers: &HeaderMap, dispatch: Option<&Dispa
     response
 }
 
-fn whole_response(headers: &HeaderMap, body: Bytes, (line, id): (&Line, RequestId)) -> Response {
-    line.first_token(id);
-    let mut response = Response::new(Body::from(body));
+fn whole_response(fields: Fields, body: HeldBody) -> Response {
+    let mut response = Response::new(Body::new(body));
     let own = response.headers_mut();
     own.reserve(refuse::HEADERS);
-    copy_response(headers, own);
-    let kind = headers.get(header::CONTENT_TYPE).cloned();
+    copy_response(&fields.others, own);
     let default = HeaderValue::from_static("application/json");
-    own.insert(header::CONTENT_TYPE, kind.unwrap_or(default));
+    own.insert(header::CONTENT_TYPE, fields.kind.unwrap_or(default));
     response
 }
 
 /// An engine's refusal: as it came where clients can read that, in its words otherwise.
 fn refused_response(
     status: StatusCode,
-    headers: &HeaderMap,
+    fields: &Fields,
     body: Bytes,
     said: &EngineError,
     (model, asked): (&RemoteModel, &str),
@@ -480,11 +496,11 @@ fn refused_response(
         message: String::from_utf8_lossy(&message).into_owned(),
         ..said.clone()
     };
-    let retry: Option<Micros> = retry_after(headers);
+    let retry: Option<Micros> = retry_after(fields);
     let mut response = refuse::replica_refused(status, &said, retry);
     if said.shape == ErrorShape::OpenAi && !body.is_empty() {
         *response.body_mut() = Body::from(body);
     }
-    copy_response(headers, response.headers_mut());
+    copy_response(&fields.others, response.headers_mut());
     response
 }

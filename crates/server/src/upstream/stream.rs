@@ -182,7 +182,7 @@ impl RelayBody {
 
     fn poll_letter(&mut self, cx: &mut Context<'_>) -> Poll<Option<Letter>> {
         match self.held.as_mut().and_then(Held::flight) {
-            Some(flight) => flight.letters().poll_recv(cx),
+            Some(flight) => flight.letters().poll_next(cx),
             None => Poll::Ready(None),
         }
     }
@@ -346,7 +346,7 @@ impl RelayBody {
 
 impl Source {
     fn new(streaming: Streaming, upstream: Arc<Upstream>, watched: &Watched) -> Self {
-        let idle = Keepalive::new(watched.clock, watched.model.config.idle);
+        let idle = Keepalive::new(watched.clock, watched.model.config.idle, &watched.line);
         Self {
             streaming,
             upstream,

@@ -2,10 +2,11 @@
 
 use serde_json::{Value, json};
 
-use crate::engine::{Engine, config, whole};
+use crate::engine::{DONE, Engine, FIN, config, delta, whole};
 use crate::support::chat::{hi, say, stream};
 use crate::support::http::Request;
 use crate::support::rig::{Rig, key};
+use crate::support::stream::Stream;
 use crate::support::wait::secs;
 
 async fn engine() -> Engine {
@@ -49,6 +50,30 @@ async fn each_endpoint_names_the_model_there() {
         let seen = engine.seen().pop().unwrap();
         assert!(seen.head.starts_with(&format!("POST {path} ")));
         assert_eq!(seen.json()["model"], "qwen");
+    }
+}
+
+#[tokio::test]
+async fn an_answer_says_what_the_engine_calls_its_model_in_one_piece_as_in_a_stream() {
+    let engine = Engine::start(|seen, mut wire| async move {
+        if seen.json()["stream"] == true {
+            wire.send_stream(&[&delta("a"), FIN, DONE]).await;
+        } else {
+            wire.send(whole("a", 1, 1)).await;
+        }
+        Some(wire)
+    })
+    .await;
+    let rig = engine.rig(PLAIN).await;
+    for name in ["m", "fast"] {
+        let piece = rig.send(&say(json!({"model": name}))).await.json();
+        assert_eq!(piece["model"], "qwen", "{piece}");
+        let asked = stream(json!({"model": name}));
+        let told = Stream::begin(rig.address(), &asked).await.rest().await;
+        assert!(!told.chunks.is_empty());
+        for chunk in &told.chunks {
+            assert_eq!(chunk["model"], "qwen", "{chunk}");
+        }
     }
 }
 

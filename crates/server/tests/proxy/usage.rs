@@ -3,7 +3,7 @@
 
 use serde_json::{Value, json};
 
-use crate::engine::{DONE, Engine, FIN, delta, json, usage, whole};
+use crate::engine::{DONE, END, Engine, FIN, STREAM, delta, json, usage, whole};
 use crate::support::chat::{say, stream};
 use crate::support::http::Request;
 use crate::support::stream::{Stream, Told};
@@ -67,6 +67,40 @@ async fn usage_counts_wherever_it_stands() {
     events.extend([text.as_str(), FIN, DONE]);
     let (_, row) = charged(&events, stream(json!({}))).await;
     assert_eq!(tokens(&row), (16, 50, 0));
+}
+
+#[tokio::test]
+async fn usage_cut_in_two_counts_whole() {
+    let whole = usage(100, 40);
+    let (first, second) = whole.split_at(whole.find("completion_tok").unwrap() + 14);
+    let events = [&delta("a"), FIN, first, second, DONE];
+    let (told, row) = charged(&events, stream(json!({}))).await;
+    told.assert_complete();
+    assert_eq!(tokens(&row), (100, 40, 0));
+}
+
+#[tokio::test]
+async fn usage_that_comes_long_after_the_end_of_the_answer_is_waited_for() {
+    let (seen, has_seen) = tokio::sync::watch::channel(false);
+    let engine = Engine::start(move |_, mut wire| {
+        let mut has_seen = has_seen.clone();
+        async move {
+            wire.send(STREAM).await;
+            wire.send_chunks(&[&delta("a"), FIN]).await;
+            has_seen.wait_for(|seen| *seen).await.unwrap();
+            wire.send_chunks(&[&usage(26, 1), DONE]).await;
+            wire.send(END).await;
+            Some(wire)
+        }
+    })
+    .await;
+    let rig = engine.rig("").await;
+    let mut told = Stream::begin(rig.address(), &stream(json!({}))).await;
+    told.read_texts(1).await;
+    seen.send_replace(true);
+    told.rest().await.assert_complete();
+    rig.until_idle(secs(60)).await;
+    assert_eq!(tokens(&rig.ledger_first().await), (26, 1, 0));
 }
 
 #[tokio::test]

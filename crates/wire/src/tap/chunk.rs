@@ -14,7 +14,7 @@ use crate::measure::text_bytes;
 use crate::reply::Usage;
 
 /// What an event's data is.
-pub(super) enum Said<'a> {
+pub(crate) enum Said<'a> {
     Chunk(Chunk<'a>),
     Error(EngineError),
 }
@@ -30,13 +30,13 @@ pub(super) enum Choices {
 }
 
 /// One chunk, read.
-pub(super) struct Chunk<'a> {
+pub(crate) struct Chunk<'a> {
     pub(super) choices: Choices,
     pub(super) deltas: u64,
-    pub(super) text_bytes: u64,
+    pub(crate) text_bytes: u64,
     pub(super) finished: u32,
-    pub(super) finish: Option<Finish>,
-    pub(super) usage: Option<Usage>,
+    pub(crate) finish: Option<Finish>,
+    pub(crate) usage: Option<Usage>,
     /// The text of its one choice, where it says nothing else: a JSON string.
     plain: Option<&'a str>,
     members: Members<'a>,
@@ -94,7 +94,7 @@ struct Delta<'a> {
 }
 
 /// Reads an event's data; `None` where it is not a JSON object.
-pub(super) fn read_chunk(data: &[u8]) -> Option<Said<'_>> {
+pub(crate) fn read_chunk(data: &[u8]) -> Option<Said<'_>> {
     let members = members_of(data)?;
     if let Some(error) = error_in(&members) {
         return Some(Said::Error(error));
@@ -288,7 +288,7 @@ impl Shape {
 }
 
 /// The reason for a choice's end, if it has one.
-pub(crate) fn finish_of(reason: Option<&RawValue>) -> Option<Finish> {
+fn finish_of(reason: Option<&RawValue>) -> Option<Finish> {
     match reason?.get() {
         "null" | "\"\"" => None,
         "\"stop\"" => Some(Finish::Stop),
@@ -335,7 +335,7 @@ struct Details<'a> {
 }
 
 /// The usage that is there, in any of its shapes.
-pub(crate) fn read_usage(usage: Option<&RawValue>, timings: Option<&RawValue>) -> Option<Usage> {
+fn read_usage(usage: Option<&RawValue>, timings: Option<&RawValue>) -> Option<Usage> {
     let number = |value: Option<&RawValue>| value.and_then(|value| value.get().parse().ok());
     let members: UsageMembers<'_> = lenient(usage).unwrap_or_default();
     let prompt = number(members.prompt_tokens).or_else(|| number(members.input_tokens));

@@ -417,6 +417,26 @@ fn a_replica_that_returns_is_not_overrun() {
 }
 
 #[test]
+fn a_replica_that_failed_often_and_answers_probes_is_tried_at_once_and_not_overrun() {
+    let mut rig = pool(2);
+    let replica = ReplicaId::new(0);
+    rig.noticed(0, Sign::Gone);
+    for _ in 0..8 {
+        let effects = rig.wait(Health::BACKOFF_MAX);
+        assert_eq!(effects, [Effect::Start { replica }]);
+        rig.handle(Event::ReplicaDown { replica });
+    }
+    for _ in 0..Health::ANSWERED_MIN {
+        assert_eq!(rig.noticed(0, Sign::ProbeAnswered), []);
+    }
+    assert_eq!(rig.gateway.next_wake(), Some(rig.now));
+    assert_eq!(rig.handle(Event::Wake), [Effect::Start { replica }]);
+    rig.up(0);
+    let window = rig.gateway.gauges().replicas[0].window;
+    assert_eq!((window.limit(), window.moved()), (2, Moved::Returned));
+}
+
+#[test]
 fn a_replica_that_leaves_finishes_what_it_has_and_gets_nothing_more() {
     let mut rig = pool(2);
     let at = sent(&rig.arrive(1))[0].1;

@@ -53,7 +53,7 @@ impl Writer<'_> {
 /// Reads them back.
 pub(super) struct Reader<'a>(pub(super) &'a [u8]);
 
-impl Reader<'_> {
+impl<'a> Reader<'a> {
     pub(super) fn byte(&mut self) -> Result<u8, Malformed> {
         let (byte, rest) = self.0.split_first().ok_or(Malformed)?;
         self.0 = rest;
@@ -88,14 +88,14 @@ impl Reader<'_> {
         Err(Malformed)
     }
 
-    pub(super) fn text(&mut self) -> Result<String, Malformed> {
+    pub(super) fn text(&mut self) -> Result<&'a str, Malformed> {
         let length = usize::try_from(self.wide()?).map_err(|_| Malformed)?;
         if length > TEXT_MAX {
             return Err(Malformed);
         }
         let (text, rest) = self.0.split_at_checked(length).ok_or(Malformed)?;
         self.0 = rest;
-        String::from_utf8(text.to_vec()).map_err(|_| Malformed)
+        std::str::from_utf8(text).map_err(|_| Malformed)
     }
 
     pub(super) fn optional<T>(

@@ -27,9 +27,9 @@ fn started() -> impl Strategy<Value = Started> {
     (name(), texts, any::<u32>(), any::<u64>(), any::<u64>()).prop_map(
         |(request, (tenant, key, model), replica, received, dispatched)| Started {
             request,
-            tenant,
-            key,
-            model,
+            tenant: tenant.into(),
+            key: key.map(Arc::from),
+            model: model.into(),
             replica,
             received: UnixMicros::new(received),
             dispatched: UnixMicros::new(dispatched),
@@ -138,9 +138,9 @@ fn what_is_no_name_is_refused() {
 fn a_text_past_the_bound_is_cut_between_characters() {
     let started = Started {
         request: RequestName { boot: 1, number: 1 },
-        tenant: "é".repeat(1000),
+        tenant: "é".repeat(1000).into(),
         key: None,
-        model: "m".to_owned(),
+        model: "m".into(),
         replica: 0,
         received: UnixMicros::new(0),
         dispatched: UnixMicros::new(0),
@@ -148,7 +148,7 @@ fn a_text_past_the_bound_is_cut_between_characters() {
     let Ok(Record::Started(read)) = Record::decode(&bytes(&Record::Started(started))) else {
         panic!("not what was written");
     };
-    assert_eq!(read.tenant, "é".repeat(512));
+    assert_eq!(*read.tenant, *"é".repeat(512));
 }
 
 #[test]
@@ -156,9 +156,9 @@ fn an_interrupted_request_is_charged_what_its_last_mark_proves() {
     let request = RequestName { boot: 1, number: 7 };
     let started = Started {
         request,
-        tenant: "t".to_owned(),
-        key: Some("k".to_owned()),
-        model: "m".to_owned(),
+        tenant: "t".into(),
+        key: Some("k".into()),
+        model: "m".into(),
         replica: 3,
         received: UnixMicros::new(1_000),
         dispatched: UnixMicros::new(1_500),

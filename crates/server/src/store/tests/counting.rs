@@ -173,7 +173,7 @@ fn a_sum_over_part_of_a_day_is_not_told_as_the_day(store: &mut Store) {
 fn spending_is_counted_from_the_moment_a_window_begins(store: &mut Store) {
     store.set_prices(&priced(), &[price(0)]).unwrap();
     let keyed = |number, ended_us| Charge {
-        key: Some("k1".to_owned()),
+        key: Some("k1".into()),
         ..charge(number, "t", ended_us)
     };
     let charges = [

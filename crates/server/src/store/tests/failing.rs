@@ -136,7 +136,7 @@ fn whatever_statement_fails_a_fold_counts_once_when_it_is_done_again(store: &mut
     let journal = |n: usize| format!("j{n}");
     let charges: Vec<_> = (0..5)
         .map(|n| Charge {
-            key: (n % 2 == 0).then(|| "k".to_owned()),
+            key: (n % 2 == 0).then(|| "k".into()),
             ..charge(n, "t", SPRING + n * HOUR)
         })
         .collect();
