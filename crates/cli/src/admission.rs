@@ -154,6 +154,16 @@ fn told(model: &Value) -> String {
             text += &format!("{what}: {}\n", counts.join(", "));
         }
     }
+    if model["trees"]["trees"].as_u64() > Some(0) {
+        let trees = &model["trees"];
+        text += &format!(
+            "estimates are put right by {} trees, fitted to {} answers: bounds cost {} of what \
+             they cost without\n",
+            shown(&trees["trees"]),
+            shown(&trees["fitted_to"]),
+            number(&trees["loss"]),
+        );
+    }
     if let Some(regret) = model["regret"].as_u64() {
         text += &format!("of those refused, about {regret} would have been in time\n");
     }

@@ -206,6 +206,16 @@ impl Calibrator {
         self.groups[group.0].follow(alpha, missed);
     }
 
+    /// Takes on scores by other estimates in place of its own. The levels that it has come to stay:
+    /// they say how much is missed, whatever it is missed by.
+    pub(super) fn take_on(&mut self, mut scores: Self) {
+        for (own, new) in self.groups.iter().zip(&mut scores.groups) {
+            new.level = own.level;
+        }
+        scores.first = std::mem::take(&mut self.first);
+        *self = scores;
+    }
+
     /// Scores that are remembered.
     pub fn rows(&self) -> usize {
         self.pool.len()
