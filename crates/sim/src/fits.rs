@@ -103,7 +103,8 @@ pub fn csv(lessons: &[Lesson]) -> String {
 
 /// A table of how trees do, beside the plan alone.
 pub fn walk_forward(lessons: &[Lesson]) -> String {
-    let mut text = "| bound | kept % | pinball ms | bound/outcome |\n|---|---|---|---|\n".to_owned();
+    let mut text =
+        "| bound | kept % | pinball ms | bound/outcome |\n|---|---|---|---|\n".to_owned();
     let (mut plan, mut trees) = (Score::default(), Score::default());
     for from in (WARMUP..lessons.len()).step_by(STRIDE) {
         let known = &lessons[from.saturating_sub(WINDOW)..from];

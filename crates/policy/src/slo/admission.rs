@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 pub use self::state::{CalibratorState, FitState, State};
 pub use self::view::{ClassView, FitView, ModelView, Unattainable, View};
-use super::calibrate::{Calibrator, Footing, Group, Score};
+use super::calibrate::{Calibration, Calibrator, Footing, Group, Score};
 use super::cost::Costs;
 use super::decide::{self, Because, Market, Pressure, Quota, Standing, Verdict};
 use super::ends::Ends;
@@ -237,9 +237,9 @@ impl Admission {
         judged.bounds = Metric::ALL.map(bound);
         let rank = self.market.rank(price);
         let misfits = |metric: &Metric| {
-            let (bound, limit) = (judged.bounds[metric.place()], terms.of(*metric));
+            let (longest, limit) = (self.longest(*metric, &judged, &terms), terms.of(*metric));
             let budget = |limit| decide::budget(limit, rank, door.below_share, terms.mode);
-            matches!((bound, limit), (Some(bound), Some(limit)) if bound.promised > budget(limit))
+            matches!((longest, limit), (Some(longest), Some(limit)) if longest > budget(limit))
         };
         let standing = Standing {
             misfit: Metric::ALL.into_iter().find(misfits),
@@ -477,13 +477,34 @@ impl Admission {
         }
     }
 
+    /// What a number is taken to come to when it is weighed whether a request is let in.
+    ///
+    /// For goodput that is less than what is promised. One that may be in time is worth a place in
+    /// the queue: it is dropped when it leaves that and is late, and has cost the engine nothing.
+    fn longest(&self, metric: Metric, judged: &Judged, terms: &Terms) -> Option<Micros> {
+        let promised = judged.bounds[metric.place()]?.promised;
+        if terms.mode == Mode::Guarantee || terms.calibration != Calibration::Rolling {
+            return Some(promised);
+        }
+        let estimate = judged.estimate.as_ref()?;
+        let factor = self
+            .calibrator(metric, judged)
+            .likely(judged.group, terms.alpha.for_goodput());
+        let likely = estimate.passed(metric) + factor.times(estimate.to_come(metric)?);
+        Some(likely.min(promised))
+    }
+
+    fn calibrator(&self, metric: Metric, judged: &Judged) -> &Calibrator {
+        match (metric, judged.facts.at_once) {
+            (Metric::Ttft, true) => &self.stage,
+            (Metric::Ttft | Metric::Tpot | Metric::E2e, _) => &self.door[metric.place()],
+        }
+    }
+
     fn bound(&self, metric: Metric, judged: &Judged, terms: &Terms) -> Option<Bound> {
         let estimate = judged.estimate.as_ref()?;
         let to_come = estimate.to_come(metric)?;
-        let calibrator = match (metric, judged.facts.at_once) {
-            (Metric::Ttft, true) => &self.stage,
-            (Metric::Ttft | Metric::Tpot | Metric::E2e, _) => &self.door[metric.place()],
-        };
+        let calibrator = self.calibrator(metric, judged);
         let (factor, footing) = calibrator.factor(judged.group, terms.alpha, terms.calibration);
         Some(Bound {
             promised: estimate.passed(metric) + factor.times(to_come),

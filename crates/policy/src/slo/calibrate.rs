@@ -192,6 +192,20 @@ impl Calibrator {
         }
     }
 
+    /// The same for a decision that promises nothing, at another share of misses: by what was scored,
+    /// and not by what was missed of promises.
+    pub(super) fn likely(&self, group: Group, alpha: Alpha) -> Score {
+        let own = &self.groups[group.0];
+        let scores = match own.len() >= Self::GROUP_MIN {
+            true => own,
+            false => &self.pool,
+        };
+        match scores.len() >= Self::POOL_MIN {
+            true => scores.at(Level::of(alpha), Footing::Pool).0,
+            false => Self::GUESS,
+        }
+    }
+
     /// A request of this group has come to this score.
     pub fn scored(&mut self, group: Group, score: Score) {
         self.pool.push(score);

@@ -72,9 +72,8 @@ impl Lessons {
     /// until then.
     pub(super) fn take_due(&mut self, now: Time) -> Option<(Vec<Arc<[Lesson]>>, u64)> {
         let since = self.asked.map(|asked| now.since(asked));
-        let is_early = since.is_some_and(|since| {
-            since < Self::PAUSE || (self.is_open && since < Self::PATIENCE)
-        });
+        let is_early = since
+            .is_some_and(|since| since < Self::PAUSE || (self.is_open && since < Self::PATIENCE));
         if !self.is_due || is_early {
             return None;
         }

@@ -23,6 +23,15 @@ impl Alpha {
         }
     }
 
+    /// How many may be late of those that are let in for goodput, before any are dropped: three
+    /// times as many, up to half.
+    pub(super) const fn for_goodput(self) -> Self {
+        match Self::of_thousand(self.0 * 3) {
+            Some(more) => more,
+            None => Self(500),
+        }
+    }
+
     /// How many of a thousand.
     pub const fn get(self) -> u16 {
         self.0

@@ -1,9 +1,7 @@
 //! Facts in, orders out: what the gateway hears and how its orders are carried out, as the server's
 //! desk does it; and what clients, engines and faults do to a request.
 
-use tollgate_policy::gateway::{
-    Dispatch, Effect, Event, Learned, Record, Refusal, Report, Served,
-};
+use tollgate_policy::gateway::{Dispatch, Effect, Event, Learned, Record, Refusal, Report, Served};
 use tollgate_policy::ids::{ReplicaId, RequestId};
 use tollgate_policy::outcome::{EngineEnding, Failure, Outcome};
 use tollgate_policy::request::ClientEnding;

@@ -15,7 +15,12 @@ use crate::units::{Micros, Time};
 
 impl Admission {
     /// A plan put right by what came of others.
-    pub(super) fn put_right(&self, facts: &Facts, plan: Estimate, terms: Option<&Terms>) -> Estimate {
+    pub(super) fn put_right(
+        &self,
+        facts: &Facts,
+        plan: Estimate,
+        terms: Option<&Terms>,
+    ) -> Estimate {
         let follows = terms.is_some_and(|terms| terms.calibration == Calibration::Rolling);
         // Where it goes at once little is left to chance, and that is scored by what is expected of
         // the replica.

@@ -278,7 +278,11 @@ fn a_fit_is_ordered_once_enough_have_waited_and_while_none_is_awaited() {
     for id in 0..600 {
         now = waits(&mut plain, 1_000 + id, 2, 200, now);
     }
-    assert_eq!(plain.task(now), None, "nothing is fitted where nobody wants it");
+    assert_eq!(
+        plain.task(now),
+        None,
+        "nothing is fitted where nobody wants it"
+    );
     assert_eq!(plain.view(PoolFacts::default(), now).model.lessons, 0);
 }
 

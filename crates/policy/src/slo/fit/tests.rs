@@ -88,7 +88,9 @@ fn scores_are_of_lessons_that_the_trees_have_not_seen() {
     let seen = task.given(fitted.trees.clone());
     let of = |fitted: &Fitted| {
         let group = Group::of(Class::Standard, Tokens::new(1), 0);
-        let factor = fitted.scores.factor(group, Alpha::TENTH, Calibration::Rolling);
+        let factor = fitted
+            .scores
+            .factor(group, Alpha::TENTH, Calibration::Rolling);
         factor.0
     };
     assert!(
@@ -110,7 +112,13 @@ fn nothing_and_all_alike_can_be_fitted_to() {
 
 #[test]
 fn logarithms_are_right_to_two_thousandths() {
-    for (value, wanted) in [(1, 0), (2, 1_000), (3, 1_585), (1 << 40, 40_000), (1_000_000, 19_931)] {
+    for (value, wanted) in [
+        (1, 0),
+        (2, 1_000),
+        (3, 1_585),
+        (1 << 40, 40_000),
+        (1_000_000, 19_931),
+    ] {
         let log = log2(Micros::new(value));
         assert!((wanted - log).abs() <= 2, "{log} of {value}");
     }
