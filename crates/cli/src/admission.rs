@@ -154,16 +154,7 @@ fn told(model: &Value) -> String {
             text += &format!("{what}: {}\n", counts.join(", "));
         }
     }
-    if model["trees"]["trees"].as_u64() > Some(0) {
-        let trees = &model["trees"];
-        text += &format!(
-            "estimates are put right by {} trees, fitted to {} answers: bounds cost {} of what \
-             they cost without\n",
-            shown(&trees["trees"]),
-            shown(&trees["fitted_to"]),
-            number(&trees["loss"]),
-        );
-    }
+    text += &fitted(&model["trees"]);
     if let Some(regret) = model["regret"].as_u64() {
         text += &format!("of those refused, about {regret} would have been in time\n");
     }
@@ -171,6 +162,20 @@ fn told(model: &Value) -> String {
         text += &format!("{}\n", shown(line));
     }
     text
+}
+
+/// What estimates are put right by, where they are.
+fn fitted(trees: &Value) -> String {
+    if trees["trees"].as_u64().unwrap_or(0) == 0 {
+        return String::new();
+    }
+    format!(
+        "estimates are put right by {} trees, fitted to {} answers: bounds cost {} of what they \
+         cost without\n",
+        shown(&trees["trees"]),
+        shown(&trees["fitted_to"]),
+        number(&trees["loss"]),
+    )
 }
 
 fn shown(value: &Value) -> String {

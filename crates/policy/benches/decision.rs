@@ -208,7 +208,7 @@ fn fitted() -> Trees {
         right: 2 * n + 2,
     };
     let tree = |_| (0..7).map(split).chain((0..8).map(Node::Leaf)).collect();
-    Trees::new((0..41).map(tree).collect()).unwrap_or_default()
+    Trees::new((0..61).map(tree).collect()).unwrap_or_default()
 }
 
 fn decision(criterion: &mut Criterion) {

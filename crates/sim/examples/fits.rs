@@ -1,6 +1,6 @@
-//! Prints how well models of what plans miss do on what a simulated gateway in overload has learned:
-//! `cargo run --release -p tollgate-sim --example fits -- TRACE_DIR [SEED [ROWS.csv]]`. With a third
-//! argument the rows are written there, for other fitters to be compared.
+//! Prints how well models of what plans miss do on what a simulated gateway in overload has
+//! learned: `cargo run --release -p tollgate-sim --example fits -- TRACE_DIR [SEED [ROWS.csv]]`.
+//! With a third argument the rows are written there, for other fitters to be compared.
 
 #![expect(clippy::print_stdout, reason = "a report goes to stdout")]
 

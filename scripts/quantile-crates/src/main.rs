@@ -97,7 +97,9 @@ fn factor(known: &[Lesson], next: &[Lesson]) -> (Vec<f64>, Duration, Duration) {
     let task = Task::new(Alpha::TENTH, vec![Arc::from(known)]);
     let (factor, fit) = timed(|| task.plain_factor());
     let (bounds, bound) = timed(|| {
-        let each = next.iter().map(|row| factor.times(row.planned).get() as f64);
+        let each = next
+            .iter()
+            .map(|row| factor.times(row.planned).get() as f64);
         each.collect()
     });
     (bounds, fit, bound)
@@ -132,7 +134,9 @@ fn perpetual(known: &[Lesson], next: &[Lesson]) -> (Vec<f64>, Duration, Duration
     let (data, y) = (columns(known), known.iter().map(target).collect::<Vec<_>>());
     let (model, fit) = timed(|| {
         let mut model = PerpetualBooster::default()
-            .set_objective(Objective::QuantileLoss { quantile: Some(0.9) })
+            .set_objective(Objective::QuantileLoss {
+                quantile: Some(0.9),
+            })
             .set_budget(0.5)
             .set_num_threads(Some(1));
         let matrix = Matrix::new(&data, known.len(), FEATURES.len());

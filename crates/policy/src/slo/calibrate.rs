@@ -192,8 +192,8 @@ impl Calibrator {
         }
     }
 
-    /// The same for a decision that promises nothing, at another share of misses: by what was scored,
-    /// and not by what was missed of promises.
+    /// The same for a decision that promises nothing, at another share of misses: by what was
+    /// scored, and not by what was missed of promises.
     pub(super) fn likely(&self, group: Group, alpha: Alpha) -> Score {
         let own = &self.groups[group.0];
         let scores = match own.len() >= Self::GROUP_MIN {
@@ -256,7 +256,7 @@ impl Level {
     const LEAST: i32 = -Self::ALL / 64;
 
     /// How far one miss moves the level, in thousandths of a miss; Gibbs and Candès' gamma.
-    const STEP: i32 = 12;
+    const STEP: i32 = 18;
 
     fn of(alpha: Alpha) -> Self {
         Self(Self::ALL / 1_000 * i32::from(alpha.get()))

@@ -71,7 +71,7 @@ struct Survival {
     /// The bin of each, the oldest first.
     recent: VecDeque<usize>,
     /// By bin: answers in it or in a later one.
-    from: [u64; Survival::BINS + 1],
+    from: [u64; Self::BINS + 1],
 }
 
 impl Default for Survival {
@@ -188,7 +188,7 @@ mod tests {
 
     #[test]
     fn of_thousands_some_are_looked_at_and_stand_for_all() {
-        let mut ends = ends((1..=256).map(|n| n));
+        let mut ends = ends(1..=256);
         for id in 0..5_000 {
             ends.runs(RequestId::new(id), at(0));
         }

@@ -1,4 +1,4 @@
-//! What requests that waited have taught: what was known of each, what the plan said, and what came.
+//! What requests that waited have taught: what was known of each, what was planned, and what came.
 //!
 //! The newest few thousand are kept, in chunks that never change once they are full, so that all of
 //! them are handed to whoever fits trees to them without being copied.

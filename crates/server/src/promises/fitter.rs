@@ -1,8 +1,8 @@
 //! Fits models of what plans miss, one after the other, on a thread that comes after all others:
 //! a fit takes some tens of milliseconds of a core, and no request waits for one.
 //!
-//! It is ordered by the policy and handed back to it, and decides nothing. What there is no room for
-//! is let go of: the policy asks again.
+//! It is ordered by the policy and handed back to it, and decides nothing. What there is no room
+//! for is let go of: the policy asks again.
 
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, Weak};

@@ -380,8 +380,8 @@ pub(super) const MODELS: &[Key] = &[
         "models[].slo.model",
         "one of `learned` `structural`",
         Is("learned"),
-        "What an estimate of the first token is put right by: by trees that are fitted to what came \
-         of the last requests, in the background, or by nothing.",
+        "What an estimate of the first token is put right by: by trees that are fitted to what \
+         came of the last requests, in the background, or by nothing.",
     ),
     key(
         "models[].slo.classes[].class",
