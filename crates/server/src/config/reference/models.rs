@@ -378,6 +378,13 @@ pub(super) const MODELS: &[Key] = &[
          not at all. The last two are there to compare with.",
     ),
     key(
+        "models[].slo.model",
+        "one of `learned` `structural`",
+        Is("learned"),
+        "What an estimate of the first token is put right by: by trees that are fitted to what \
+         came of the last requests, in the background, or by nothing.",
+    ),
+    key(
         "models[].slo.classes[].class",
         "one of `reserved` `standard` `best_effort`",
         Refused,
