@@ -11,6 +11,7 @@ sides are counted here, from rows and log, in the same way. It needs nothing but
 
 import argparse
 import csv
+import math
 import os
 import re
 import signal
@@ -21,42 +22,44 @@ import tempfile
 import time
 import urllib.request
 
-SLOTS = 16
 STEP_MS, PER_SEQUENCE_US, PREFILL = 30, 450, 4000
-PROMPT, MEDIAN, SIGMA = 128, 64, 0.7
-MEAN_OUTPUT = MEDIAN * 1.2776
-TTFT_S, TPOT_S = 2.0, 0.1
+SIGMA = 0.7
+TTFT_S = 2.0
+# Sequences at once, tokens of a prompt, median tokens of an answer, and seconds a token at most; of the
+# emulated engine, and of a small model on one core, which must answer often enough to count.
+SIZES = {False: (16, 128, 64, 0.1), True: (8, 32, 24, 0.3)}
 LOADS = [0.5, 0.9, 1.5, 3.0]
 
 EMULATED = {"step": STEP_MS / 1e3, "per_sequence": PER_SEQUENCE_US / 1e6, "prefill_per_second": PREFILL}
 
 
-def capacity(cost):
+def capacity(cost, given):
     """Requests a second of an engine that is never without work: all slots in each step, and the
     prompts of those that are exchanged."""
-    step = cost["step"] + SLOTS * cost["per_sequence"]
-    return 1 / (MEAN_OUTPUT * step / SLOTS + PROMPT / cost["prefill_per_second"])
+    step = cost["step"] + given.slots * cost["per_sequence"]
+    output = given.median * math.exp(SIGMA**2 / 2)
+    return 1 / (output * step / given.slots + given.prompt / cost["prefill_per_second"])
 
 
 def fleet(cost, given):
     kind = "embedded, chunk: 512, kv_tokens: 16384" if given.model else "emulated"
     return (
-        f"fleet: [{{ engine: {kind}, slots: {SLOTS}, step: {cost['step'] * 1e6:.0f}us, "
+        f"fleet: [{{ engine: {kind}, slots: {given.slots}, step: {cost['step'] * 1e6:.0f}us, "
         f"per_sequence: {cost['per_sequence'] * 1e6:.0f}us, "
         f"prefill_per_second: {cost['prefill_per_second']:.0f} }}]\n"
     )
 
 
-def tenants(rate):
+def tenants(given, rate):
     return (
         f"tenants:\n  - name: a\n    arrivals: {{ poisson: {{ rate: {rate:.4f} }} }}\n"
-        f"    prompt: {{ constant: {PROMPT} }}\n    output: {{ lognormal: {{ median: {MEDIAN}, "
+        f"    prompt: {{ constant: {given.prompt} }}\n    output: {{ lognormal: {{ median: {given.median}, "
         f"sigma: {SIGMA}, min: 4, max: 400 }} }}\n"
     )
 
 
 def slo(given, before, after=""):
-    promise = f"{{ ttft: {TTFT_S:.0f}s, tpot: {TPOT_S * 1e3:.0f}ms }}"
+    promise = f"{{ ttft: {TTFT_S:.0f}s, tpot: {given.tpot * 1e3:.0f}ms }}"
     return f"{before}{promise}{after}" if given.promise else ""
 
 
@@ -67,7 +70,7 @@ def told(requests, given):
     good = 0
     for due, first, last, tokens in inside:
         if last is not None and first - due <= TTFT_S:
-            good += tokens < 2 or (last - first) / (tokens - 1) <= TPOT_S
+            good += tokens < 2 or (last - first) / (tokens - 1) <= given.tpot
     at = lambda part: waits[min(len(waits) - 1, int(len(waits) * part))] if waits else float("nan")
     return {
         "goodput/s": good / (given.duration - given.warm_up),
@@ -82,7 +85,7 @@ def simulated(given, cost, rate, seed, folder):
         file.write(
             f"title: beside sockets\nduration: {given.duration}s\ndrain: 120s\n"
             f"model: {{ context: 4096, queue: 1000, max_wait: 2s{slo(given, ', slo: ')} }}\n"
-            f"{fleet(cost, given)}{tenants(rate)}    says: truth\ncompare: [tollgate]\n"
+            f"{fleet(cost, given)}{tenants(given, rate)}    says: truth\ncompare: [tollgate]\n"
         )
     command = [given.tollgate, "sim", scenario, "--seed", str(seed), "--log", log]
     subprocess.run(command, stdout=subprocess.DEVNULL)
@@ -119,11 +122,11 @@ class Servers:
             file.write(
                 f"listen: 127.0.0.1:{ports[1]}\ndata_dir: {folder}/data\n"
                 f"identity: {{ anonymous: allow }}\nmodels:\n  - name: m\n{model}"
-                f"    max_sequences: {SLOTS}\n    queue: {{ max_requests: 1000, max_wait: 2s }}\n"
+                f"    max_sequences: {given.slots}\n    queue: {{ max_requests: 1000, max_wait: 2s }}\n"
                 f"{slo(given, '    slo: ', chr(10))}"
             )
         engine = ["bench", "engine", "--listen", f"127.0.0.1:{ports[0]}", "--model", "m"]
-        engine += ["--slots", str(SLOTS), "--step", f"{STEP_MS}ms", "--seen", "0"]
+        engine += ["--slots", str(given.slots), "--step", f"{STEP_MS}ms", "--seen", "0"]
         engine += ["--per-sequence", f"{PER_SEQUENCE_US}us", "--prefill", str(PREFILL)]
         gateway = ["serve", "--config", f"{folder}/tollgate.yaml"]
         log = open(f"{folder}/servers.log", "w")
@@ -147,8 +150,8 @@ def calibrated(given):
     if not given.model:
         return EMULATED
     with tempfile.TemporaryDirectory() as folder, Servers(given, folder) as servers:
-        fit = ["bench", "calibrate", "--url", servers.url, "--model", "m", "--prompts", "64,128,256,480"]
-        fit += ["--sequences", "1,4,8,16", "--output", "24", "--each", "8s"]
+        fit = ["bench", "calibrate", "--url", servers.url, "--model", "m", "--prompts", "32,64,128,256"]
+        fit += ["--sequences", "1,2,4,8", "--output", "16", "--each", "5s"]
         told = subprocess.run([given.tollgate, *fit], capture_output=True, text=True)
     if told.returncode:
         raise SystemExit(told.stderr)
@@ -159,7 +162,7 @@ def calibrated(given):
 
 def through_sockets(given, _cost, rate, seed, folder):
     with open(f"{folder}/workload.yaml", "w") as file:
-        file.write(tenants(rate))
+        file.write(tenants(given, rate))
     rows = f"{folder}/rows.csv"
     with Servers(given, folder) as servers:
         run = ["bench", "run", "--url", servers.url, "--model", "m", "--seed", str(seed)]
@@ -211,9 +214,10 @@ def main():
     options.add_argument("--promise", action="store_true", help="with admission by latency")
     options.add_argument("--loads", default=",".join(map(str, LOADS)))
     given = options.parse_args()
+    given.slots, given.prompt, given.median, given.tpot = SIZES[bool(given.model)]
     given.tollgate = os.path.abspath(given.tollgate)
     cost = calibrated(given)
-    full = capacity(cost)
+    full = capacity(cost, given)
     print(f"{fleet(cost, given).strip()}, capacity {full:.2f} requests/s", flush=True)
     print("load,what,sockets,simulator,ratio")
     for load in map(float, given.loads.split(",")):
@@ -225,7 +229,7 @@ def main():
                         sides.setdefault(what, {}).setdefault(name, []).append(value)
         for what, both in sides.items():
             real, virtual = (statistics.median(both[name]) for name in ("sockets", "simulator"))
-            print(f"{load},{what},{real:.4g},{virtual:.4g},{real / virtual:.3f}", flush=True)
+            print(f"{load},{what},{real:.4g},{virtual:.4g},{real / virtual if virtual else math.nan:.3f}", flush=True)
 
 
 if __name__ == "__main__":
