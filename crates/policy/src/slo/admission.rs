@@ -321,7 +321,9 @@ impl Admission {
         };
         let line = self.costs.prefill.line(now);
         let first = line.map_or(Micros::ZERO, |line| line.at(computed.get()));
-        self.first_came(id, &judged, now.since(judged.received) + first, now);
+        let came = now.since(judged.received) + first;
+        // It has missed its bound, whatever it would have come to.
+        self.first_came(id, &judged, (came, true), now);
     }
 
     /// A request was given to a replica on which so many prompt tokens are computed until its first
@@ -379,7 +381,7 @@ impl Admission {
             self.ends.runs(id, now);
         }
         self.first_seen(&judged, now);
-        self.first_came(id, &judged, ttft, now);
+        self.first_came(id, &judged, (ttft, false), now);
     }
 
     /// Learns what a first token cost, from the replica on.
@@ -513,14 +515,20 @@ impl Admission {
     }
 
     /// A first token came after so long, or would have.
-    fn first_came(&mut self, id: RequestId, judged: &Judged, ttft: Micros, now: Time) {
+    fn first_came(
+        &mut self,
+        id: RequestId,
+        judged: &Judged,
+        (ttft, dropped): (Micros, bool),
+        now: Time,
+    ) {
         self.forget_due(id, judged);
         let (Some(bound), Some(estimate), Some(terms)) =
             (judged.bounds[0], judged.estimate, judged.terms)
         else {
             return;
         };
-        let missed = ttft > bound.promised;
+        let missed = dropped || ttft > bound.promised;
         if !judged.facts.at_once {
             if !judged.is_overdue {
                 self.door[0].judged(judged.group, terms.alpha, missed);
@@ -530,7 +538,8 @@ impl Admission {
             self.door[0].scored(judged.group, score);
             self.learn(judged, came);
         }
-        self.fared(Metric::Ttft, judged, (bound, ttft), now);
+        let came = (!dropped).then_some(ttft);
+        self.fared(Metric::Ttft, judged, (bound, came), now);
     }
 
     fn completed(&mut self, judged: &Judged, seen: &Seen, now: Time) {
@@ -561,7 +570,7 @@ impl Admission {
             let calibrator = &mut self.door[metric.place()];
             calibrator.judged(judged.group, terms.alpha, came > bound.promised);
             calibrator.scored(judged.group, Score::of(came - passed, expected));
-            self.fared(metric, judged, (bound, came), now);
+            self.fared(metric, judged, (bound, Some(came)), now);
         }
         let late = |metric: &Metric| {
             let limit = terms.of(*metric);
@@ -576,7 +585,7 @@ impl Admission {
         &mut self,
         metric: Metric,
         judged: &Judged,
-        (bound, came): (Bound, Micros),
+        (bound, came): (Bound, Option<Micros>),
         now: Time,
     ) {
         let Some(terms) = judged.terms else {
@@ -586,8 +595,8 @@ impl Admission {
             tenant: judged.tenant,
             class: judged.facts.class,
             promised: bound.promised,
-            came: Some(came),
-            missed: came > bound.promised,
+            came,
+            missed: came.is_none_or(|came| came > bound.promised),
             alpha: terms.alpha.get(),
         };
         self.sight.coverage[metric.place()].note(fared, now);

@@ -23,10 +23,10 @@ impl Alpha {
         }
     }
 
-    /// How many may be late of those that are let in for goodput, before any are dropped: three
-    /// times as many, up to half.
+    /// How many may be late of those that are let in for goodput, before any are dropped: half as
+    /// many again, up to half of all. With more nothing more is served, and more is dropped.
     pub(super) const fn for_goodput(self) -> Self {
-        match Self::of_thousand(self.0 * 3) {
+        match Self::of_thousand(self.0 + self.0 / 2) {
             Some(more) => more,
             None => Self(500),
         }

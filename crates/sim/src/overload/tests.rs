@@ -59,16 +59,16 @@ struct Misled {
 
 impl Control for Misled {
     fn handle(&mut self, event: Event, now: Time) {
-        let event = match event {
-            Event::Recalled {
-                model,
-                learned: Learned::Fitted(_),
-            } => {
-                let task = self.tasks.pop_front().unwrap();
-                let learned = Learned::Fitted(Box::new(task.given(useless())));
-                Event::Recalled { model, learned }
-            }
-            event => event,
+        let event = if let Event::Recalled {
+            model,
+            learned: Learned::Fitted(_),
+        } = event
+        {
+            let task = self.tasks.pop_front().unwrap();
+            let learned = Learned::Fitted(Box::new(task.given(useless())));
+            Event::Recalled { model, learned }
+        } else {
+            event
         };
         self.gateway.handle(event, now);
     }
