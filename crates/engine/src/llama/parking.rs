@@ -2,8 +2,9 @@
 //!
 //! llama.cpp's attention looks, for each token of a step, at every cell up to the last one in use,
 //! if only to find that it is another sequence's. A cache full of prefixes makes each token pay for
-//! all of them. So what no running sequence has is taken out of the KV and kept as bytes, and is put
-//! back when one is to have it: a copy of memory, in milliseconds, where computing takes seconds.
+//! all of them. So what no running sequence has is taken out of the KV and kept as bytes, and is
+//! put back when one is to have it: a copy of memory, in milliseconds, where computing takes
+//! seconds.
 //!
 //! Knows which sequences have which positions only by the copies and cuts that it is told of. What
 //! is kept takes as many bytes again as the KV of the cached tokens, each counted once.
@@ -14,8 +15,8 @@ use std::rc::Rc;
 
 use tollgate_policy::ids::SeqId;
 
-/// Tokens kept as one piece. A piece that was cut is put back whole for a moment, so the KV has room
-/// for this many more tokens than the scheduler's pool.
+/// Tokens kept as one piece. A piece that was cut is put back whole for a moment, so the KV has
+/// room for this many more tokens than the scheduler's pool.
 pub(crate) const PIECE: u64 = 128;
 
 /// What is done to the KV.

@@ -1,3 +1,5 @@
+//! Parking against a naive model: who runs has what it would have if nothing were ever taken out.
+
 use std::cell::Cell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
