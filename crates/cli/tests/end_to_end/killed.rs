@@ -120,11 +120,15 @@ impl World {
     }
 
     fn serve_in(&self, folder: &Path) -> Server {
-        let mut command: Command = serve(folder, &self.config);
+        Server::start(self.with_keys(serve(folder, &self.config)))
+    }
+
+    /// A command that finds the keys which the configuration names.
+    fn with_keys(&self, mut command: Command) -> Command {
         for name in ["A", "B", "POOR", "DEBTOR"] {
             command.env(format!("KILL_{name}"), format!("sk-{name}"));
         }
-        Server::start(command)
+        command
     }
 
     /// What the server before it left is as the ledger has it.
@@ -355,8 +359,9 @@ impl World {
             sum[1] += output;
             sum[2] += output * NANO_USD_A_TOKEN;
         }
-        let args = ["usage", "--by", "tenant", "--format", "json"];
-        let shown = run(tollgate(self.folder.path(), &args));
+        let args = "usage --config tollgate.yaml --by tenant --format json";
+        let args: Vec<_> = args.split(' ').collect();
+        let shown = run(self.with_keys(tollgate(self.folder.path(), &args)));
         assert_eq!(shown.code, Some(0), "{}", shown.stderr);
         let usage: Vec<Value> = serde_json::from_str(&shown.stdout).unwrap();
         let usage: BTreeMap<_, _> = usage
