@@ -4,4 +4,4 @@
 # limits say: with the engine in the process, and in front of an emulated engine that counts too.
 set -eu
 cd "$(dirname "$0")/.."
-KILL_CYCLES="${1:-200}" cargo test -p tollgate --test end_to_end whatever_dies -- --nocapture
+KILL_CYCLES="${1:-200}" cargo test --release -p tollgate --test end_to_end whatever_dies -- --nocapture

@@ -154,6 +154,7 @@ fn told(model: &Value) -> String {
             text += &format!("{what}: {}\n", counts.join(", "));
         }
     }
+    text += &fitted(&model["trees"]);
     if let Some(regret) = model["regret"].as_u64() {
         text += &format!("of those refused, about {regret} would have been in time\n");
     }
@@ -161,6 +162,20 @@ fn told(model: &Value) -> String {
         text += &format!("{}\n", shown(line));
     }
     text
+}
+
+/// What estimates are put right by, where they are.
+fn fitted(trees: &Value) -> String {
+    if trees["trees"].as_u64().unwrap_or(0) == 0 {
+        return String::new();
+    }
+    format!(
+        "estimates are put right by {} trees, fitted to {} answers: bounds cost {} of what they \
+         cost without\n",
+        shown(&trees["trees"]),
+        shown(&trees["fitted_to"]),
+        number(&trees["loss"]),
+    )
 }
 
 fn shown(value: &Value) -> String {

@@ -5,6 +5,7 @@
 //! again.
 
 mod model;
+mod parking;
 mod plain;
 mod pooler;
 mod runner;

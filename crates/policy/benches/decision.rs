@@ -2,8 +2,8 @@
 //!
 //! `cargo bench -p tollgate-policy` prints the mean of a whole life of a request; with
 //! `TOLLGATE_PERCENTILES=1` it prints the percentiles of each kind of event instead, timed one by
-//! one; and with `TOLLGATE_SLO=1` each request is promised something too, by a fitted model of a
-//! hundred trees. Under callgrind the same run counts instructions.
+//! one; and with `TOLLGATE_SLO=1` each request is promised something too, by a fitted model of as
+//! many trees as a fit makes. Under callgrind the same run counts instructions.
 
 #![expect(clippy::disallowed_methods, reason = "a benchmark measures time")]
 #![expect(clippy::disallowed_types, reason = "a benchmark measures time")]
@@ -25,7 +25,7 @@ use tollgate_policy::pace::Target;
 use tollgate_policy::request::{Arrival, ClientEnding};
 use tollgate_policy::route;
 use tollgate_policy::slo::trees::{Node, Trees};
-use tollgate_policy::slo::{Asked, Slo, Terms};
+use tollgate_policy::slo::{Asked, Slo, State, Terms};
 use tollgate_policy::tenant::{Allowed, Class, Limits, Tenant, TenantTable};
 use tollgate_policy::units::{KvBlocks, KvByteMicros, KvBytes, Micros, Time, Tokens};
 use tollgate_policy::usage::{Usage, Weights};
@@ -114,9 +114,13 @@ impl Bench {
     /// Takes on a fitted model, where anything is promised.
     fn learn(&mut self) {
         if !promises().is_off() {
+            let state = State {
+                model: fitted(),
+                ..State::default()
+            };
             self.handle(Event::Recalled {
                 model: ModelId::new(0),
-                learned: Learned::Model(fitted()),
+                learned: Learned::State(Box::new(state)),
             });
         }
     }
@@ -195,7 +199,7 @@ fn promises() -> Slo {
     })
 }
 
-/// A hundred trees of five levels.
+/// As many trees as a fit makes, of as many levels.
 fn fitted() -> Trees {
     let split = |n: u16| Node::Split {
         feature: (n % 11) as u8,
@@ -203,8 +207,8 @@ fn fitted() -> Trees {
         left: 2 * n + 1,
         right: 2 * n + 2,
     };
-    let tree = |_| (0..31).map(split).chain((0..32).map(Node::Leaf)).collect();
-    Trees::new((0..100).map(tree).collect()).unwrap_or_default()
+    let tree = |_| (0..7).map(split).chain((0..8).map(Node::Leaf)).collect();
+    Trees::new((0..61).map(tree).collect()).unwrap_or_default()
 }
 
 fn decision(criterion: &mut Criterion) {

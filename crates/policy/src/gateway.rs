@@ -28,7 +28,7 @@ use rand_pcg::Pcg64;
 
 use self::end::{Ended, Stranger};
 pub use self::event::{
-    Books, Dispatch, Effect, Event, Learned, Quota, Record, Refusal, Report, Served, Tenancy,
+    Books, Dispatch, Effect, Event, Fit, Learned, Quota, Record, Refusal, Report, Served, Tenancy,
     Weighed,
 };
 use self::progress::Tracks;

@@ -460,6 +460,7 @@ impl Desk {
                 let tenant = state.gateway.tenant(weighed.row.judged.tenant);
                 self.books.weigh(&weighed, tenant, &self.clock);
             }
+            Effect::Fit(fit) => self.books.promises().fit(fit),
             Effect::Drained => {
                 self.drained.send_replace(true);
             }

@@ -1,9 +1,11 @@
 //! What is kept of promises beside the metrics: the trace of decisions, and what was learned, on a
-//! thread of its own, so that no request waits for the disk.
+//! thread of its own, so that no request waits for the disk; and on another the models that are
+//! fitted.
 //!
 //! It writes down and decides nothing. Lines for which there is no room in memory are counted and
 //! lost: a trace is worth less than an answer.
 
+mod fitter;
 mod line;
 mod state;
 mod trace;
@@ -15,10 +17,12 @@ use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use tollgate_policy::gateway::{Event, Learned};
+use tollgate_policy::gateway::{Event, Fit, Learned};
 use tollgate_policy::ids::ModelId;
+use tollgate_policy::slo::Learner;
 use tollgate_policy::units::{Micros, Time};
 
+use self::fitter::Fitter;
 pub use self::line::COLUMNS;
 pub(crate) use self::line::Line;
 pub use self::state::{Provenance, StateError};
@@ -53,6 +57,7 @@ pub(crate) struct Promises {
     ear: Mutex<Option<Receiver<Word>>>,
     thread: Mutex<Option<JoinHandle<()>>>,
     lost: AtomicU64,
+    fitter: Fitter,
 }
 
 /// What the thread is told.
@@ -70,6 +75,7 @@ impl Promises {
             ear: Mutex::new(Some(ear)),
             thread: Mutex::new(None),
             lost: AtomicU64::new(0),
+            fitter: Fitter::new(),
         }
     }
 
@@ -81,6 +87,11 @@ impl Promises {
                 self.lost.fetch_add(1, Ordering::Relaxed);
             }
         }
+    }
+
+    /// Has a model fitted.
+    pub(crate) fn fit(&self, fit: Box<Fit>) {
+        self.fitter.order(fit);
     }
 
     /// Lines that were lost for want of room.
@@ -111,6 +122,10 @@ impl Promises {
                 recall(desk, (*id, model), &folder);
             }
         }
+        let learns = |model: &ModelConfig| model.target.slo.learner() == Learner::Learned;
+        if promising.iter().any(|(_, model)| learns(model)) {
+            self.fitter.begin(desk)?;
+        }
         let mut scribe = Scribe {
             desk: Arc::downgrade(desk),
             trace: config.admission.trace.map(|most| Trace::new(&folder, most)),
@@ -127,6 +142,7 @@ impl Promises {
 
     /// Writes what is left, and ends. Blocks until it has.
     pub(crate) fn stop(&self) {
+        self.fitter.stop();
         let Some(thread) = held(&self.thread).take() else {
             return;
         };

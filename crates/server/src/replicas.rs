@@ -34,8 +34,9 @@ const KV_DEFAULT: KvBytes = KvBytes::new(512 << 20);
 /// The longest text of a model that makes vectors, where its configuration says nothing.
 const POOLED_CONTEXT: Tokens = Tokens::new(2_048);
 
-/// Sequence ids that llama.cpp has at most (`LLAMA_MAX_SEQ` in llama-cparams.h).
-const SEQUENCE_IDS_MAX: u32 = 256;
+/// Sequence ids that llama.cpp has at most (`LLAMA_MAX_SEQ` in llama-cparams.h), less the one
+/// through which cached prefixes come and go.
+const SEQUENCE_IDS_MAX: u32 = 255;
 
 /// Prefixes kept: llama.cpp holds one row of logits for each sequence id, a few hundred KiB.
 const PREFIXES_MAX: u32 = 96;

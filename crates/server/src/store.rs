@@ -139,8 +139,8 @@ impl Store {
     /// Opens the store, and makes its tables what this version expects.
     ///
     /// # Errors
-    /// [`StoreError::Down`] where it can't be reached; the lasting ones where it is not ours to
-    /// change, and then nothing was changed.
+    /// [`StoreError::Down`] where a server can't be reached; the lasting ones where a file can't be
+    /// opened or a store is not ours to change, and then nothing was changed.
     pub fn open(location: Location) -> Result<Self, StoreError> {
         let mut store = Self::at(location);
         store.connect()?;
@@ -179,14 +179,18 @@ impl Store {
     }
 
     fn dial(&self) -> Result<Box<dyn Database>, StoreError> {
-        let dialled: Result<Box<dyn Database>, Failure> = match &self.location {
-            Location::File(path) => Sqlite::open(path).map(|opened| Box::new(opened) as _),
-            Location::Server(url) => Postgres::open(url).map(|opened| Box::new(opened) as _),
-        };
-        dialled.map_err(|failure| StoreError::Down {
-            at: self.location.name(),
-            why: failure.why,
-        })
+        let at = self.location.name();
+        match &self.location {
+            // A file that can't be opened does not come back of itself, as a server does.
+            Location::File(path) => match Sqlite::open(path) {
+                Ok(opened) => Ok(Box::new(opened)),
+                Err(Failure { why, .. }) => Err(StoreError::Unreadable { at, why }),
+            },
+            Location::Server(url) => match Postgres::open(url) {
+                Ok(opened) => Ok(Box::new(opened)),
+                Err(Failure { why, .. }) => Err(StoreError::Down { at, why }),
+            },
+        }
     }
 
     /// Runs `work` on a connection; one that was lost is not used again.

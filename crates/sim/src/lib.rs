@@ -12,6 +12,7 @@ pub mod control;
 pub mod emulated;
 pub mod fairness;
 pub mod fault;
+pub mod fits;
 pub mod known;
 mod lengths;
 pub mod machine;

@@ -10,7 +10,7 @@ use tollgate_policy::gateway::Gateway;
 use tollgate_policy::units::{Micros, Time};
 
 use crate::fault::{Fault, FaultKind};
-use crate::promised::{Kept, Scores};
+use crate::promised::{Kept, Promised, Scores};
 use crate::scenario::{Contender, Mistake, Replay, Scenario};
 use crate::setup::{Longer, Setup};
 use crate::tally::Fate;
@@ -25,8 +25,9 @@ const SCENARIO: &str = include_str!("../../../scenarios/promises.yaml");
 const NATIVE: (f64, f64) = (5.53, 3_500.0);
 
 /// The rules that are compared.
-const ARMS: [Contender; 6] = [
+const ARMS: [Contender; 7] = [
     Contender::Tollgate,
+    Contender::Structural,
     Contender::NoControl,
     Contender::Ttl,
     Contender::Cap,
@@ -34,7 +35,19 @@ const ARMS: [Contender; 6] = [
     Contender::Split,
 ];
 
-const LOADS: [f64; 8] = [0.3, 0.6, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0];
+/// Those that promise a bound.
+const BOUNDS: [Contender; 5] = [
+    Contender::Tollgate,
+    Contender::Structural,
+    Contender::SplitAlike,
+    Contender::Split,
+    Contender::Point,
+];
+
+/// The world of tenants that are promised alike.
+const TENANTS: &str = include_str!("../../../scenarios/promises-tenants.yaml");
+
+const LOADS: [f64; 9] = [0.3, 0.6, 0.9, 0.95, 1.0, 1.2, 1.5, 2.0, 3.0];
 
 /// Requests before this are not scored.
 const WARMUP: Time = Time::from_micros(60_000_000);
@@ -51,7 +64,7 @@ pub enum StudyError {
 }
 
 /// One engine under a trace.
-struct Bench<'t> {
+pub(crate) struct Bench<'t> {
     scenario: Scenario,
     replay: Replay<'t>,
     /// Requests per second that it completes when it is never without work.
@@ -64,17 +77,7 @@ struct Bench<'t> {
 /// # Errors
 /// None with the scenario of the project; the type says what can be wrong with another.
 pub fn study(trace: Option<&Trace>, seed: u64) -> Result<String, StudyError> {
-    let replay = Replay {
-        name: TraceName::AzureConversations,
-        trace,
-    };
-    let mut bench = Bench {
-        scenario: Scenario::parse(SCENARIO)?,
-        replay,
-        capacity: NATIVE.0,
-        seed,
-    };
-    bench.capacity = bench.saturated(3.0, |_| {}, Time::START)?;
+    let bench = Bench::new(trace, seed)?;
     let mut text = String::new();
     // Writing to a string does not fail, here and below.
     let _ = writeln!(
@@ -86,10 +89,42 @@ pub fn study(trace: Option<&Trace>, seed: u64) -> Result<String, StudyError> {
     bench.bounds(&mut text)?;
     bench.shifts(&mut text)?;
     bench.cold(&mut text)?;
+    tenants(&mut text, seed)?;
     Ok(text)
 }
 
-impl Bench<'_> {
+impl<'t> Bench<'t> {
+    /// An engine whose capacity is measured first.
+    pub(crate) fn new(trace: Option<&'t Trace>, seed: u64) -> Result<Self, StudyError> {
+        let replay = Replay {
+            name: TraceName::AzureConversations,
+            trace,
+        };
+        let mut bench = Self {
+            scenario: Scenario::parse(SCENARIO)?,
+            replay,
+            capacity: NATIVE.0,
+            seed,
+        };
+        bench.capacity = bench.saturated(3.0, |_| {}, Time::START)?;
+        Ok(bench)
+    }
+
+    /// A world at this load, and when its arrivals end.
+    pub(crate) fn setup(
+        &self,
+        load: f64,
+        arm: Contender,
+        change: impl Fn(&mut Setup),
+    ) -> Result<(Setup, Time), StudyError> {
+        let speed = load * self.capacity / NATIVE.0;
+        let micros = (NATIVE.1 / speed * 1e6) as u64;
+        let scenario = self.scenario.clone().at_speed(speed, Micros::new(micros));
+        let mut setup = scenario.setup(self.seed, arm, Some(self.replay))?;
+        change(&mut setup);
+        Ok((setup, Time::from_micros(micros)))
+    }
+
     /// A run at this load, and when its arrivals end.
     fn run(
         &self,
@@ -97,13 +132,9 @@ impl Bench<'_> {
         arm: Contender,
         change: impl Fn(&mut Setup),
     ) -> Result<(Run, Time), StudyError> {
-        let speed = load * self.capacity / NATIVE.0;
-        let micros = (NATIVE.1 / speed * 1e6) as u64;
-        let scenario = self.scenario.clone().at_speed(speed, Micros::new(micros));
-        let mut setup = scenario.setup(self.seed, arm, Some(self.replay))?;
-        change(&mut setup);
+        let (setup, until) = self.setup(load, arm, change)?;
         let run = world::run(&setup, Gateway::new(setup.config()), None);
-        Ok((run, Time::from_micros(micros)))
+        Ok((run, until))
     }
 
     /// What the engine completes per second when it is never without work: of all that came from
@@ -134,7 +165,7 @@ impl Bench<'_> {
         }
         let _ = writeln!(text, "\n|---|{}", "---|".repeat(ARMS.len()));
         for load in LOADS {
-            let _ = write!(text, "| {load:.1} |");
+            let _ = write!(text, "| {load} |");
             for arm in ARMS {
                 let (run, until) = self.run(load, arm, |_| {})?;
                 let _ = write!(text, " {} |", self.cell(&run, WARMUP, until));
@@ -165,32 +196,12 @@ impl Bench<'_> {
     }
 
     fn bounds(&self, text: &mut String) -> Result<(), StudyError> {
-        let _ = writeln!(
-            text,
-            "| load | arm | bounds | kept % | p5 minute % | worst minute % | longest run \
-             | pinball ms | hindsight ms | bound/outcome |\n|---|---|---|---|---|---|---|---|---|---|"
-        );
+        heading(text, "load");
         for load in [0.6, 0.9, 1.0, 1.2, 1.5, 2.0, 3.0] {
-            for arm in [Contender::Tollgate, Contender::Point, Contender::Split] {
+            for arm in BOUNDS {
                 let (run, until) = self.run(load, arm, |_| {})?;
                 let kept = Kept::of(&run.tally, WARMUP, until);
-                let windows = kept.windows();
-                let number = |number: Option<f64>| {
-                    number.map_or_else(|| "-".to_owned(), |n| format!("{n:.1}"))
-                };
-                let _ = writeln!(
-                    text,
-                    "| {load:.1} | {} | {} | {} | {} | {} | {} | {:.0} | {:.0} | {:.2} |",
-                    arm.label(),
-                    kept.due,
-                    number(kept.percent()),
-                    number(windows.quantile(0.05)),
-                    number(kept.worst_window()),
-                    kept.run,
-                    kept.pinball_ms,
-                    kept.hindsight_ms,
-                    kept.widths.quantile(0.5).unwrap_or(0.0),
-                );
+                row(text, (&format!("{load:.1}"), arm), &kept);
             }
         }
         let _ = writeln!(text);
@@ -223,6 +234,25 @@ impl Bench<'_> {
             "\nEach cell as above, of what came a minute after the shift or later, over what the \
              shifted engine completes when it is never without work.\n"
         );
+        heading(text, "after the shift");
+        self.shifted_bounds(text, "answers twice as long", longer)?;
+        self.shifted_bounds(text, "everything slower", slower)?;
+        let _ = writeln!(text);
+        Ok(())
+    }
+
+    /// How bounds fare a minute after a shift or later.
+    fn shifted_bounds(
+        &self,
+        text: &mut String,
+        what: &str,
+        change: impl Fn(&mut Setup),
+    ) -> Result<(), StudyError> {
+        let from = Time::from_micros(660_000_000);
+        for arm in BOUNDS {
+            let (run, until) = self.run(1.5, arm, &change)?;
+            row(text, (what, arm), &Kept::of(&run.tally, from, until));
+        }
         Ok(())
     }
 
@@ -262,6 +292,95 @@ impl Bench<'_> {
         let _ = writeln!(text);
         Ok(())
     }
+}
+
+/// How bounds fare just below capacity and above it, for three seeds.
+///
+/// # Errors
+/// As [`study`].
+pub fn seeds(trace: Option<&Trace>) -> Result<String, StudyError> {
+    let mut text = String::new();
+    heading(&mut text, "load, seed");
+    // A replay is the same whatever the seed; what stands in for the trace is drawn by it.
+    let worlds = [
+        (trace, 1, "trace"),
+        (None, 1, "1"),
+        (None, 2, "2"),
+        (None, 3, "3"),
+    ];
+    let mut goodput = String::new();
+    for (trace, seed, name) in worlds {
+        let bench = Bench::new(trace, seed)?;
+        for load in [0.9, 1.0, 1.5] {
+            for arm in [Contender::Tollgate, Contender::Structural] {
+                let (run, until) = bench.run(load, arm, |_| {})?;
+                let kept = Kept::of(&run.tally, WARMUP, until);
+                row(&mut text, (&format!("{load:.1}, {name}"), arm), &kept);
+                let cell = bench.cell(&run, WARMUP, until);
+                let _ = writeln!(goodput, "| {load:.1}, {name} | {} | {cell} |", arm.label());
+            }
+        }
+    }
+    let _ = writeln!(
+        text,
+        "\n| load, seed | arm | goodput / late % / refused % / dropped % |\n|---|---|---|"
+    );
+    Ok(text + &goodput)
+}
+
+/// Four equal tenants and a greedy one: how the bounds of each fare, and who is refused.
+fn tenants(text: &mut String, seed: u64) -> Result<(), StudyError> {
+    let scenario = Scenario::parse(TENANTS)?;
+    let _ = writeln!(
+        text,
+        "| tenants | kept % | worst of a tenant with 300 or more, % | least goodput share over \
+         entitled share |\n|---|---|---|---|"
+    );
+    for arm in [Contender::Tollgate, Contender::Structural, Contender::Cap] {
+        let setup = scenario.setup(seed, arm, None)?;
+        let run = world::run(&setup, Gateway::new(setup.config()), None);
+        let until = setup.workload.until();
+        let kept = Kept::of(&run.tally, WARMUP, until);
+        let fairest = Promised::Fairest.of(&run.tally, WARMUP, until);
+        let _ = writeln!(
+            text,
+            "| {} | {} | {} | {} |",
+            arm.label(),
+            shown(kept.percent(), 1),
+            shown(kept.worst_tenant(), 1),
+            shown(fairest, 2)
+        );
+    }
+    let _ = writeln!(text);
+    Ok(())
+}
+
+fn heading(text: &mut String, what: &str) {
+    let _ = writeln!(
+        text,
+        "| {what} | arm | bounds | kept % | p5 minute % | worst minute % | longest run \
+         | pinball ms | hindsight ms | bound/outcome |\n|---|---|---|---|---|---|---|---|---|---|"
+    );
+}
+
+fn row(text: &mut String, (what, arm): (&str, Contender), kept: &Kept) {
+    let _ = writeln!(
+        text,
+        "| {what} | {} | {} | {} | {} | {} | {} | {:.0} | {:.0} | {:.2} |",
+        arm.label(),
+        kept.due,
+        shown(kept.percent(), 1),
+        shown(kept.windows().quantile(0.05), 1),
+        shown(kept.worst_window(), 1),
+        kept.run,
+        kept.pinball_ms,
+        kept.hindsight_ms,
+        kept.widths.quantile(0.5).unwrap_or(0.0),
+    );
+}
+
+fn shown(number: Option<f64>, places: usize) -> String {
+    number.map_or_else(|| "-".to_owned(), |n| format!("{n:.places$}"))
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use tollgate_policy::fair::Policy;
 use tollgate_policy::gateway::Model;
 use tollgate_policy::pace::Target;
 use tollgate_policy::route;
-use tollgate_policy::slo::{Alpha, Calibration, Mode, Slo, Terms};
+use tollgate_policy::slo::{Alpha, Calibration, Learner, Mode, Slo, Terms};
 use tollgate_policy::tenant::{Allowed, Limits, Tenant};
 use tollgate_policy::units::{KvBlocks, KvByteMicros, KvBytes, Micros, Service, Time, Tokens};
 use tollgate_policy::window::{Bounds, Knob};
@@ -74,6 +74,10 @@ pub enum Contender {
     Cap,
     /// Tollgate with the estimate itself for a bound.
     Point,
+    /// Tollgate with the plan rolled forward, and no trees that put it right.
+    Structural,
+    /// Tollgate with a bound that is fitted once, for as many as the others: split conformal.
+    SplitAlike,
     /// Tollgate with a bound that is fitted once, for 95 of a hundred, and refuses what it does not
     /// fit: split conformal.
     Split,
@@ -93,6 +97,8 @@ impl Contender {
             Self::Ttl => "time to live",
             Self::Cap => "cap",
             Self::Point => "point",
+            Self::Structural => "plan alone",
+            Self::SplitAlike => "split 90%",
             Self::Split => "split 95%",
         }
     }
@@ -191,6 +197,15 @@ impl Scenario {
             }
             Contender::Point => with_terms(setup, |terms| Terms {
                 calibration: Calibration::None,
+                ..terms
+            }),
+            Contender::Structural => {
+                let mut setup = setup;
+                setup.model.target.slo = setup.model.target.slo.by(Learner::Structural);
+                setup
+            }
+            Contender::SplitAlike => with_terms(setup, |terms| Terms {
+                calibration: Calibration::Split,
                 ..terms
             }),
             Contender::Split => with_terms(setup, |terms| Terms {

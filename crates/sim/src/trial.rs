@@ -64,6 +64,8 @@ pub fn one(
             | Contender::Ttl
             | Contender::Cap
             | Contender::Point
+            | Contender::Structural
+            | Contender::SplitAlike
             | Contender::Split => world::run(&setup, Gateway::new(setup.config()), written),
             Contender::Plain => world::run(&setup, Plain::new(setup.config()), written),
         };

@@ -18,7 +18,7 @@ use std::collections::VecDeque;
 use std::iter::Peekable;
 
 use rand_pcg::Pcg64;
-use tollgate_policy::gateway::Event;
+use tollgate_policy::gateway::{Event, Fit};
 use tollgate_policy::ids::{ReplicaId, RequestId, TenantId};
 use tollgate_policy::pace::Haste;
 use tollgate_policy::request;
@@ -83,6 +83,8 @@ struct World<'s, 'l, C> {
     /// What replicas have said and nobody has heard yet.
     heard: VecDeque<(usize, Said)>,
     facts: VecDeque<Event>,
+    /// Models that are being fitted.
+    fits: VecDeque<Box<Fit>>,
     tally: Tally,
     oracles: Oracles,
     log: Option<Log<'l>>,
@@ -140,6 +142,7 @@ impl<'s, 'l, C: Control> World<'s, 'l, C> {
             flights: Flights::default(),
             heard: VecDeque::new(),
             facts: VecDeque::new(),
+            fits: VecDeque::new(),
             tally: Tally::new(setup),
             oracles: Oracles::new(setup),
             log,
@@ -336,6 +339,7 @@ impl<'s, 'l, C: Control> World<'s, 'l, C> {
             Happening::Fault(kind) => self.fault(kind),
             Happening::Over(kind) => self.fault_over(kind),
             Happening::Sample => self.sample(),
+            Happening::Fitted => self.fitted(),
             Happening::Close => {
                 self.is_closed = true;
                 let bound = self.setup.drain;

@@ -7,7 +7,7 @@ use std::borrow::Cow;
 use std::fmt;
 
 use serde::Deserialize;
-use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, MapAccess, SeqAccess, Visitor};
 use serde_json::value::RawValue;
 
 /// How much there is to read in a prompt.
@@ -24,8 +24,12 @@ pub struct PromptSize {
 /// Members whose text is a picture, a sound or a file, or the address of one.
 const MEDIA: [&str; 5] = ["url", "image_url", "data", "file_data", "audio_url"];
 
-/// Members whose text the model does not read.
+/// Members whose text the model does not read, or as a word or two.
 const SILENT: [&str; 6] = ["role", "id", "type", "tool_call_id", "format", "detail"];
+
+/// Bytes up to which the text of such a member is left out. Templates write roles and ids into
+/// prompts as they are, so a long one is text like any other.
+const SILENT_BYTES: usize = 64;
 
 /// Measures a prompt: messages, a text, token ids, or a list of either.
 pub(crate) fn measure(json: &str) -> PromptSize {
@@ -72,11 +76,16 @@ impl<'de> DeserializeSeed<'de> for Measure<'_> {
     type Value = ();
 
     fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<(), D::Error> {
-        match self.kind {
-            Kind::Silent => reader.deserialize_ignored_any(IgnoredAny).map(|_| ()),
-            Kind::Text | Kind::Media => reader.deserialize_any(self),
-        }
+        reader.deserialize_any(self)
     }
+}
+
+/// Whether what stands for a picture, a sound or a file can be one: an address, or bytes in ASCII.
+/// What can't is counted as the text that it may be, or a prompt could hide in it and cost nothing.
+fn is_encoded(text: &str) -> bool {
+    let is_prose = text.starts_with("data:text/") || text.starts_with("data:,");
+    let in_ascii = |byte: u8| byte.is_ascii_graphic() || matches!(byte, b'\r' | b'\n');
+    !is_prose && text.bytes().all(in_ascii)
 }
 
 #[derive(Deserialize)]
@@ -90,12 +99,16 @@ impl<'de> Visitor<'de> for Measure<'_> {
     }
 
     fn visit_str<E>(self, text: &str) -> Result<(), E> {
-        match self.kind {
-            Kind::Text => {
-                self.size.text_bytes += u64::try_from(text.len()).unwrap_or(u64::MAX);
+        let is_text = match self.kind {
+            Kind::Text => true,
+            Kind::Media => {
+                self.size.media += 1;
+                !is_encoded(text)
             }
-            Kind::Media => self.size.media += 1,
-            Kind::Silent => {}
+            Kind::Silent => text.len() > SILENT_BYTES,
+        };
+        if is_text {
+            self.size.text_bytes += u64::try_from(text.len()).unwrap_or(u64::MAX);
         }
         Ok(())
     }
@@ -178,5 +191,53 @@ mod tests {
                 {{"type":"text","text":"data:{data}"}}]"#
         );
         assert_eq!(measure(&part), size(100_005, 0, 2), "text stays text");
+    }
+
+    #[test]
+    fn text_that_poses_as_something_else_is_counted_as_text() {
+        let long = "word ".repeat(200);
+        let hidden = [
+            (format!(r#"[{{"role":"{long}","content":""}}]"#), 0),
+            (format!(r#"[{{"type":"x","data":"{long}"}}]"#), 1),
+            (
+                format!(
+                    r#"[{{"image_url":{{"url":"data:text/plain,{}"}}}}]"#,
+                    "w".repeat(1_000)
+                ),
+                1,
+            ),
+            (
+                format!(r#"[{{"image_url":{{"url":"{}"}}}}]"#, "字".repeat(400)),
+                1,
+            ),
+            (
+                format!(r#"[{{"properties":{{"type":{{"description":"{long}"}}}}}}]"#),
+                0,
+            ),
+        ];
+        for (prompt, media) in hidden {
+            let size = measure(&prompt);
+            assert!(size.text_bytes >= 1_000, "{size:?} of {prompt}");
+            assert_eq!(size.media, media, "{prompt}");
+        }
+    }
+
+    #[test]
+    fn a_picture_that_is_none_still_costs_what_one_costs() {
+        let urls = [
+            "",
+            "!",
+            "data:image/png;base64,",
+            "data:image/png;base64,AA",
+            "https://x/1.png",
+        ];
+        let parts =
+            urls.map(|url| format!(r#"{{"type":"image_url","image_url":{{"url":"{url}"}}}}"#));
+        assert_eq!(measure(&format!("[{}]", parts.join(","))), size(0, 0, 5));
+        let file = format!(
+            r#"[{{"type":"file","file":{{"file_data":"{}"}}}}]"#,
+            "QUJD".repeat(9_999)
+        );
+        assert_eq!(measure(&file), size(0, 0, 1));
     }
 }

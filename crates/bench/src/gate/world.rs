@@ -178,6 +178,7 @@ impl World {
                 | Effect::Mark(_)
                 | Effect::Record(_)
                 | Effect::Weighed(_)
+                | Effect::Fit(_)
                 | Effect::Drained => {}
             }
         }

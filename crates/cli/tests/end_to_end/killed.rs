@@ -7,6 +7,9 @@
 //! whole, and what one can cost at most that it did not. `KILL_CYCLES` asks for more than the few
 //! kills of a test run.
 
+#[expect(dead_code, reason = "the store's own tests use the rest")]
+#[path = "../../../server/src/store/tests/cluster.rs"]
+mod cluster;
 mod engine;
 mod load;
 
@@ -19,6 +22,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::Value;
 
+use self::cluster::Cluster;
 use self::engine::Engine;
 use self::load::{Ask, Chance, Seen, client};
 use crate::deadline::{eventually, now};
@@ -26,7 +30,8 @@ use crate::ledger::rows;
 use crate::process::{Server, run, serve, tollgate};
 
 /// One model of the engine in the process.
-const FAKE: &str = "  - name: m
+const FAKE: &str = "models:
+  - name: m
     engine: fake
     max_sequences: 64
     fake: { step: 1ms, per_sequence: 0us, prefill_tokens_per_second: 1000000 }
@@ -63,6 +68,8 @@ struct World {
     folder: tempfile::TempDir,
     config: String,
     engine: Option<Engine>,
+    /// Another gateway on the same store, which lives on.
+    beside: Option<Beside>,
     /// Lives in which the small budget is not spent.
     affords: u64,
     /// Tokens that the engine made, by request.
@@ -72,12 +79,18 @@ struct World {
     indebted: Option<Instant>,
 }
 
+/// A gateway with a folder of its own.
+struct Beside {
+    server: Server,
+    folder: tempfile::TempDir,
+}
+
 impl World {
-    fn new(cycles: u64, engine: Option<Engine>, model: &str) -> Self {
+    fn new(cycles: u64, engine: Option<Engine>, rest: &str) -> Self {
         let affords = cycles.div_ceil(2);
         let usd = format!("{}.{:02}", affords / 100, affords % 100);
         let config = format!(
-            "{ACCOUNTS}models:\n{model}tenants:\n  - {{ name: a, keys: [{{ env: KILL_A }}], \
+            "{ACCOUNTS}{rest}tenants:\n  - {{ name: a, keys: [{{ env: KILL_A }}], \
              budget: {{ usd: 1000000, per: month }} }}\n  - {{ name: b, keys: [{{ env: KILL_B }}], \
              limits: {{ tpm: 1000000000 }} }}\n  - {{ name: poor, keys: [{{ env: KILL_POOR }}], \
              budget: {{ usd: {usd}, per: month }} }}\n  - {{ name: debtor, keys: [{{ env: \
@@ -87,6 +100,7 @@ impl World {
             folder: tempfile::tempdir().unwrap(),
             config,
             engine,
+            beside: None,
             affords,
             made: BTreeMap::new(),
             tally: Tally::default(),
@@ -94,12 +108,27 @@ impl World {
         }
     }
 
+    /// Starts the one that lives on.
+    fn put_beside(&mut self) {
+        let folder = tempfile::tempdir().unwrap();
+        let server = self.serve_in(folder.path());
+        self.beside = Some(Beside { server, folder });
+    }
+
     fn serve(&self) -> Server {
-        let mut command: Command = serve(self.folder.path(), &self.config);
+        self.serve_in(self.folder.path())
+    }
+
+    fn serve_in(&self, folder: &Path) -> Server {
+        Server::start(self.with_keys(serve(folder, &self.config)))
+    }
+
+    /// A command that finds the keys which the configuration names.
+    fn with_keys(&self, mut command: Command) -> Command {
         for name in ["A", "B", "POOR", "DEBTOR"] {
             command.env(format!("KILL_{name}"), format!("sk-{name}"));
         }
-        Server::start(command)
+        command
     }
 
     /// What the server before it left is as the ledger has it.
@@ -184,7 +213,11 @@ impl World {
         let clients: Vec<_> = (0..clients)
             .map(|n| {
                 let (log, stop) = (Arc::clone(&log), Arc::clone(&stop));
-                let (address, chance) = (server.address.clone(), Chance(seed * 1_000 + n + 1));
+                let all =
+                    std::iter::once(&server).chain(self.beside.as_ref().map(|one| &one.server));
+                let all: Vec<_> = all.map(|server| server.address.clone()).collect();
+                let address = all[usize::try_from(n).unwrap() % all.len()].clone();
+                let chance = Chance(seed * 1_000 + n + 1);
                 let keys = ["sk-A", "sk-B"];
                 std::thread::spawn(move || client(&address, &keys, chance, &stop, &log))
             })
@@ -199,6 +232,9 @@ impl World {
         self.tally.loaded += now() - began;
         self.tally.load += u64::try_from(settled).unwrap();
         await_disk_and_store(&server);
+        self.beside
+            .iter()
+            .for_each(|one| await_disk_and_store(&one.server));
         let killed = now();
         assert_eq!(server.running.kill().code, None);
         stop.store(true, Ordering::Relaxed);
@@ -323,8 +359,9 @@ impl World {
             sum[1] += output;
             sum[2] += output * NANO_USD_A_TOKEN;
         }
-        let args = ["usage", "--by", "tenant", "--format", "json"];
-        let shown = run(tollgate(self.folder.path(), &args));
+        let args = "usage --config tollgate.yaml --by tenant --format json";
+        let args: Vec<_> = args.split(' ').collect();
+        let shown = run(self.with_keys(tollgate(self.folder.path(), &args)));
         assert_eq!(shown.code, Some(0), "{}", shown.stderr);
         let usage: Vec<Value> = serde_json::from_str(&shown.stdout).unwrap();
         let usage: BTreeMap<_, _> = usage
@@ -373,7 +410,22 @@ fn kill_again_and_again(mut world: World, cycles: u64) {
     last.running.signal("TERM");
     assert_eq!(last.running.ended(crate::deadline::PATIENCE).code, Some(0));
     world.collect();
-    let charged = charged(world.folder.path());
+    let mut charged = charged(world.folder.path());
+    if let Some(Beside { server, folder }) = world.beside.take() {
+        server.running.signal("TERM");
+        assert_eq!(
+            server.running.ended(crate::deadline::PATIENCE).code,
+            Some(0)
+        );
+        let others = self::charged(folder.path());
+        println!("{} were charged by the one that lived on", others.len());
+        for (name, row) in others {
+            let twice = charged.insert(name, row);
+            assert!(twice.is_none(), "two requests of one name: {twice:?}");
+        }
+        let verified = run(tollgate(folder.path(), &["ledger", "verify"]));
+        assert_eq!(verified.code, Some(0), "{}", verified.stderr);
+    }
     for life in &lives {
         world.check(life, &charged);
     }
@@ -404,8 +456,19 @@ fn whatever_dies_in_front_of_another_engine_is_charged_as_that_engine_counted() 
     let elsewhere = tempfile::tempdir().unwrap();
     let engine = Engine::start(elsewhere.path());
     let model = format!(
-        "  - name: m\n    engine: vllm\n    replicas: [{{ url: \"http://{}\" }}]\n",
+        "models:\n  - name: m\n    engine: vllm\n    replicas: [{{ url: \"http://{}\" }}]\n",
         engine.address
     );
     kill_again_and_again(World::new(cycles, Some(engine), &model), cycles);
+}
+
+#[test]
+fn whatever_dies_of_two_gateways_on_one_postgres_each_request_is_charged_once() {
+    let cycles = cycles();
+    let cluster = Cluster::start();
+    let url = cluster.database("killed");
+    let rest = format!("store: {{ url: \"{url}\" }}\n{FAKE}");
+    let mut world = World::new(cycles, None, &rest);
+    world.put_beside();
+    kill_again_and_again(world, cycles);
 }

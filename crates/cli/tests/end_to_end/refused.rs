@@ -97,12 +97,64 @@ fn a_schema_from_the_future_is_told_and_left_alone() {
 }
 
 #[test]
+fn a_folder_where_the_database_should_be_is_told_and_left_alone() {
+    let folder = served();
+    let path = folder.path().join("tollgate-data/tollgate.db");
+    fs::remove_file(&path).unwrap();
+    fs::create_dir(&path).unwrap();
+    assert_all_refuse(folder.path(), "can't be used as a store");
+}
+
+#[test]
+fn what_is_asked_wrongly_is_told_and_changes_nothing() {
+    let folder = served();
+    let data = folder.path().join("tollgate-data");
+    let tenant = run(tollgate(folder.path(), &["tenants", "create", "t"]));
+    assert_eq!(tenant.code, Some(0), "{}", tenant.stderr);
+    let before = contents(&data);
+    let key = ["keys", "create", "--tenant"];
+    let cases: [(&[&str], &str); 12] = [
+        (&["nobody"], "no tenant nobody"),
+        (&["t", "--endpoints", "chat,images"], "no endpoint images"),
+        (&["t", "--expires", "2020-01-01"], "expired already"),
+        (&["t", "--expires", "soon"], "soon is no time"),
+        (&["t", "--budget=-1/day"], "-1/day"),
+        (&["t", "--budget", "1/day/Europe/Atlantis"], "Atlantis"),
+        (&["tenants", "create", "u", "--class", "golden"], "golden"),
+        (&["tenants", "create", "t"], "a tenant t already"),
+        (
+            &["usage", "--from", "2026-05", "--to", "2026-04"],
+            "not before to",
+        ),
+        (&["usage", "--from", "yesterday"], "yesterday is no time"),
+        (&["usage", "--by", "colour"], "can't sum by colour"),
+        (
+            &["invoice", "t", "--month", "2026-13"],
+            "2026-13 is no month",
+        ),
+    ];
+    for (place, (rest, said)) in cases.into_iter().enumerate() {
+        let args = if place < 6 {
+            [&key, rest].concat()
+        } else {
+            rest.to_vec()
+        };
+        let ended = run(tollgate(folder.path(), &args));
+        assert_eq!(ended.code, Some(2), "{args:?}: {}", ended.stderr);
+        assert!(ended.stderr.contains(said), "{args:?}: {}", ended.stderr);
+        assert_eq!(ended.stdout, "", "{args:?}");
+        assert!(contents(&data) == before, "{args:?} changed something");
+    }
+}
+
+#[test]
 fn a_configuration_that_makes_no_sense_of_money_or_time_is_told_where() {
     let folder = tempfile::tempdir().unwrap();
     let text = "\
 identity: { anonymous: allow }
 models: [{ name: m, engine: fake }]
-prices: [{ model: m, prompt: -1 }, { model: m, from: 2026-13-01, output: 1 }]
+prices: [{ model: m, prompt: -1 }, { model: m, from: 2026-13-01, output: 1 }, { model: n }, \
+{ model: m, from: 2026-02-01 }, { model: m, from: 2026-02-01 }]
 tenants:
   - name: t
     budget: { usd: -5, per: day, zone: Europe/Atlantis }
@@ -120,6 +172,8 @@ tenants:
         for (place, what) in [
             ("3:30", "prices[0].prompt is -1"),
             ("3:54", "prices[1].from is 2026-13-01"),
+            ("3:88", "prices[2].model is n"),
+            ("3:143", "prices[4].from is that of an earlier price"),
             ("6:20", "tenants[0].budget.usd is -5"),
             ("6:40", "tenants[0].budget.zone is Europe/Atlantis"),
             ("8:28", "tenants[1].budget.per is week"),
@@ -129,6 +183,7 @@ tenants:
                 "{what} in {said}"
             );
         }
+        assert_eq!(said.matches("prices[").count(), 4, "{said}");
         assert!(!folder.path().join("tollgate-data").exists());
     }
 }

@@ -107,3 +107,31 @@ fn a_bias_makes_or_bars_a_token() {
     assert_eq!(generated[&3], vec![other; 4]);
     rig.assert_empty();
 }
+
+#[test]
+fn characters_that_never_become_whole_are_replaced_and_told_as_they_are() {
+    let Some(lab) = rig::llama() else { return };
+    let rig = lab.start(CONFIG);
+    // A letter so rare that the vocabulary has its bytes only.
+    let letter = lab.model.tokenize("\u{10380}").unwrap();
+    assert!(letter.len() > 1, "{letter:?}");
+    for (id, part) in (1..).zip(letter) {
+        let mut job = rig.job(id, PROMPTS[0], 6);
+        job.sampling.logit_bias = vec![(part, 100.0)];
+        job.sampling.logprobs = Some(0);
+        let answer = &rig.run(vec![job])[&id];
+        assert_eq!(answer.ending, LENGTH);
+        let replaced = answer
+            .text
+            .chars()
+            .all(|c| c == char::REPLACEMENT_CHARACTER);
+        assert!(replaced && !answer.text.is_empty(), "{:?}", answer.text);
+        let told = &answer.choices[&0].logprobs;
+        assert_eq!(told.len(), 6);
+        for one in told {
+            assert_eq!(one.chosen.bytes, told[0].chosen.bytes);
+            assert!(str::from_utf8(&one.chosen.bytes).is_err());
+        }
+    }
+    rig.assert_empty();
+}

@@ -57,6 +57,8 @@ pub(super) fn with_a_prefix_cache_everyone_says_the_same(lab: &Lab) {
     off.assert_empty();
     let tiny = Config {
         blocks: 24,
+        // Fewer than there are sequence ids.
+        step_tokens: Tokens::new(16),
         ..CACHED
     };
     // A burst that shares what it computes, then one that finds it all; and one without much room.

@@ -4,12 +4,14 @@
 //! one, so a step that the scheduler planned finds its room. A decode that fails all the same is
 //! repeated sequence by sequence, so that only the offender pays.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;
+use std::ops::Range;
 use std::sync::Arc;
 
 use llama_cpp_2::context::LlamaContext;
 use llama_cpp_2::context::params::LlamaContextParams;
+use llama_cpp_2::context::session::{LlamaStateSeqFlags, SeqState};
 use llama_cpp_2::llama_batch::LlamaBatch;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::vocab::LlamaVocab;
@@ -24,6 +26,7 @@ use crate::backend::{
 use crate::handle::lock;
 use crate::job::Token;
 use crate::llama::model::{LlamaModel, backend};
+use crate::llama::parking::{Cells, PIECE, Parking};
 use crate::llama::sampler::Chooser;
 
 /// Builds a context on the engine's thread.
@@ -37,13 +40,19 @@ impl Open for Opener {
     fn open(self: Box<Self>, run: &mut dyn FnMut(&mut dyn Backend)) -> Result<(), OpenError> {
         let step_tokens = fits("step_tokens", self.limits.step_tokens.get())?;
         let slots = KvBlocks::new(u64::from(self.limits.blocks)).slots();
-        let tokens = fits("the pool, in tokens,", slots.get())?;
+        let parks = self.limits.cache.prefixes > 0;
+        let spare = if parks { PIECE } else { 0 };
+        let tokens = fits("the pool, in tokens,", slots.get() + spare)?;
+        let sequences = self.limits.sequence_ids();
+        let ids = sequences + u32::from(parks);
+        // llama.cpp has a row of results for each sequence id, and aborts where a batch has fewer.
+        let batch = step_tokens.unsigned_abs().max(ids);
         let threads = fits("threads", u64::from(self.threads.get()))?;
         let params = LlamaContextParams::default()
             .with_n_ctx(u32::try_from(tokens).ok().and_then(NonZeroU32::new))
-            .with_n_batch(step_tokens.unsigned_abs())
+            .with_n_batch(batch)
             .with_n_ubatch(step_tokens.unsigned_abs())
-            .with_n_seq_max(self.limits.sequence_ids())
+            .with_n_seq_max(ids)
             .with_n_threads(threads)
             .with_n_threads_batch(threads)
             .with_kv_unified(true)
@@ -63,6 +72,8 @@ impl Open for Opener {
             vocab: self.model.weights().vocab(),
             model: &self.model,
             choosers: BTreeMap::new(),
+            parking: Parking::new(SeqId::new(self.limits.sequences), SeqId::new(sequences)),
+            lost: BTreeSet::new(),
         };
         run(&mut runner);
         Ok(())
@@ -80,6 +91,9 @@ struct Runner<'model> {
     vocab: LlamaVocab<'model>,
     model: &'model LlamaModel,
     choosers: BTreeMap<SeqId, Chooser>,
+    parking: Parking<SeqState>,
+    /// Sequences that were to have what could not be put back.
+    lost: BTreeSet<SeqId>,
 }
 
 impl Backend for Runner<'_> {
@@ -99,12 +113,15 @@ impl Backend for Runner<'_> {
                 to,
                 start,
                 end,
-            } => self.copy(from, to, start.get()..end.get()),
-            KvOp::Trim { seq, from } => {
-                self.clear(seq, from.get());
+            } => {
+                let cells = &mut Kv(&mut self.context);
+                if !self.parking.copy(from, to, start.get()..end.get(), cells) {
+                    self.lost.insert(to);
+                }
             }
+            KvOp::Trim { seq, from } => self.trim(seq, from.get()),
             KvOp::End { seq } => {
-                self.clear(seq, 0);
+                self.trim(seq, 0);
                 self.choosers.remove(&seq);
             }
         }
@@ -115,6 +132,7 @@ impl Backend for Runner<'_> {
         work: &[StepWork<'_>],
         results: &mut Vec<Sampled>,
     ) -> Result<(), FatalError> {
+        self.parking.settle(&mut Kv(&mut self.context));
         match self.decode(work) {
             Ok(()) => {
                 self.sample(work, results);
@@ -139,6 +157,9 @@ impl Runner<'_> {
     fn decode(&mut self, work: &[StepWork<'_>]) -> Result<(), String> {
         self.batch.clear();
         for work in work {
+            if self.lost.contains(&work.seq) {
+                return Err("there was no room to put back what it shares with others".into());
+            }
             let seq = i32::try_from(work.seq.get()).map_err(|error| error.to_string())?;
             let start = i32::try_from(work.start.get()).map_err(|error| error.to_string())?;
             let last = work.tokens.len().checked_sub(1).ok_or("no tokens")?;
@@ -213,14 +234,11 @@ impl Runner<'_> {
         answers
     }
 
-    /// Lets one sequence have what another computed: no memory is copied, its cells belong to both.
-    fn copy(&mut self, from: SeqId, to: SeqId, positions: std::ops::Range<u64>) {
-        let position = |position| u32::try_from(position).ok();
-        let id = |seq: SeqId| i32::try_from(seq.get());
-        if let (Ok(from), Ok(to)) = (id(from), id(to)) {
-            let (start, end) = (position(positions.start), position(positions.end));
-            // Err: positions past what `fits` allows, of which there are none.
-            let _ = self.context.copy_kv_cache_seq(from, to, start, end);
+    /// A sequence loses what it has from a position on, and with all of it, what it missed.
+    fn trim(&mut self, seq: SeqId, from: u64) {
+        self.parking.trim(seq, from, &mut Kv(&mut self.context));
+        if from == 0 {
+            self.lost.remove(&seq);
         }
     }
 
@@ -233,4 +251,41 @@ impl Runner<'_> {
             .clear_kv_cache_seq(Some(seq.get()), Some(from), None)
             .unwrap_or(false)
     }
+}
+
+/// The KV of a context. Positions are no larger than `fits` allows.
+struct Kv<'run, 'model>(&'run mut LlamaContext<'model>);
+
+impl Cells for Kv<'_, '_> {
+    type Saved = SeqState;
+
+    fn copy(&mut self, from: SeqId, to: SeqId, positions: Range<u64>) {
+        let (start, end) = (position(positions.start), position(positions.end));
+        let id = |seq: SeqId| i32::try_from(seq.get());
+        if let (Ok(from), Ok(to)) = (id(from), id(to)) {
+            // Err: positions past what `fits` allows, of which there are none.
+            let _ = self.0.copy_kv_cache_seq(from, to, start, end);
+        }
+    }
+
+    fn clear(&mut self, seq: SeqId, positions: Range<u64>) {
+        let (start, end) = (position(positions.start), position(positions.end));
+        // Err: as above. A whole range is always cleared.
+        let _ = self.0.clear_kv_cache_seq(Some(seq.get()), start, end);
+    }
+
+    fn save(&mut self, seq: SeqId) -> Option<SeqState> {
+        let seq = i32::try_from(seq.get()).ok()?;
+        self.0.state_seq_get(seq, LlamaStateSeqFlags::empty()).ok()
+    }
+
+    fn load(&mut self, seq: SeqId, saved: &SeqState) -> bool {
+        let seq = i32::try_from(seq.get());
+        seq.is_ok_and(|seq| self.0.state_seq_set(saved, seq).is_ok())
+    }
+}
+
+/// A position as llama.cpp counts them; `None` is the end of all.
+fn position(position: u64) -> Option<u32> {
+    u32::try_from(position).ok()
 }

@@ -256,6 +256,9 @@ pub enum Effect {
     Record(Record),
     /// Write down how a request was judged, and what came of it.
     Weighed(Box<Weighed>),
+    /// Fit a model of what plans miss, beside everything else, and hand in what comes of it as
+    /// [`Learned::Fitted`].
+    Fit(Box<Fit>),
     /// Nothing is in flight and nothing will be: the process may go.
     Drained,
 }
@@ -265,8 +268,17 @@ pub enum Effect {
 pub enum Learned {
     /// All that another gateway had learned.
     State(Box<slo::State>),
-    /// A model of what estimates miss.
-    Model(slo::trees::Trees),
+    /// What was ordered by [`Effect::Fit`].
+    Fitted(Box<slo::fit::Fitted>),
+}
+
+/// A model to be fitted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Fit {
+    /// Whose latency it is about.
+    pub model: ModelId,
+    /// What it is fitted to.
+    pub task: slo::fit::Task,
 }
 
 /// How a request was judged, and what came of it.

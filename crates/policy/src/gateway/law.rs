@@ -160,7 +160,7 @@ impl World {
                     self.waiting[plan.tenant] -= 1;
                     self.running.insert(dispatch.id, 0);
                 }
-                Effect::Mark(_) | Effect::Record(_) | Effect::Weighed(_) => {}
+                Effect::Mark(_) | Effect::Record(_) | Effect::Weighed(_) | Effect::Fit(_) => {}
                 Effect::Refuse(_)
                 | Effect::Cancel { .. }
                 | Effect::Start { .. }

@@ -5,7 +5,7 @@
 //! have cached changes nothing of what is remembered of it, so those that are refused leave no
 //! trace.
 
-use super::event::{Effect, Learned, Record, Weighed};
+use super::event::{Effect, Fit, Learned, Record, Weighed};
 use super::{Gateway, Pool};
 use crate::admission::{Grant, Machine};
 use crate::fair::Waiting;
@@ -134,8 +134,13 @@ impl Gateway {
         let Some(model) = self.requests.get(&id).map(|request| request.model) else {
             return;
         };
-        if let Some(admission) = &mut self.pool(model).slo {
-            admission.first_token(id, now);
+        let Some(admission) = &mut self.pool(model).slo else {
+            return;
+        };
+        admission.first_token(id, now);
+        if let Some(task) = admission.task(now) {
+            let fit = Fit { model, task };
+            self.effects.push_back(Effect::Fit(Box::new(fit)));
         }
     }
 
@@ -173,7 +178,7 @@ impl Gateway {
         };
         match learned {
             Learned::State(state) => admission.recall(*state),
-            Learned::Model(trees) => admission.set_model(trees),
+            Learned::Fitted(fitted) => admission.fitted(*fitted),
         }
     }
 

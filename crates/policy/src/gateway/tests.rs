@@ -179,6 +179,7 @@ fn dispatched(effects: &[Effect]) -> Vec<u64> {
         | Effect::Mark(_)
         | Effect::Record(_)
         | Effect::Weighed(_)
+        | Effect::Fit(_)
         | Effect::Drained => None,
     });
     ids.collect()
@@ -203,6 +204,7 @@ fn records(effects: &[Effect]) -> impl Iterator<Item = &Record> {
         | Effect::Retired { .. }
         | Effect::Mark(_)
         | Effect::Weighed(_)
+        | Effect::Fit(_)
         | Effect::Drained => None,
     })
 }
@@ -222,6 +224,7 @@ fn refusal(effects: &[Effect]) -> Refusal {
             | Effect::Mark(_)
             | Effect::Record(_)
             | Effect::Weighed(_)
+            | Effect::Fit(_)
             | Effect::Drained => None,
         })
         .collect();

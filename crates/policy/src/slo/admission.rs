@@ -4,6 +4,7 @@
 //! request is let in, and when the request leaves the queue whether that still holds. What it
 //! promised stays with the request until its end, and is what the end is scored against.
 
+mod learn;
 mod state;
 #[cfg(test)]
 mod tests;
@@ -12,12 +13,14 @@ mod view;
 use std::collections::{BTreeMap, BTreeSet};
 
 pub use self::state::{CalibratorState, FitState, State};
-pub use self::view::{ClassView, Unattainable, View};
-use super::calibrate::{Calibrator, Footing, Group, Score};
+pub use self::view::{ClassView, FitView, ModelView, Unattainable, View};
+use super::calibrate::{Calibration, Calibrator, Footing, Group, Score};
 use super::cost::Costs;
 use super::decide::{self, Because, Market, Pressure, Quota, Standing, Verdict};
+use super::ends::Ends;
 use super::facts::{Estimate, Facts, Metric};
 use super::lengths::{Lengths, Ring};
+use super::lessons::Lessons;
 use super::sight::{Fared, Sight};
 use super::terms::{Asked, Mode, Slo, Terms};
 use super::trees::Trees;
@@ -65,7 +68,9 @@ pub struct Judged {
     pub facts: Facts,
     /// What its class is promised, tightened to what it asked for.
     pub terms: Option<Terms>,
-    /// What was expected of it, where anything had been measured.
+    /// The plan rolled forward, where anything had been measured.
+    pub plan: Option<Estimate>,
+    /// What was expected of it: the plan, put right by what came of others.
     pub estimate: Option<Estimate>,
     /// What it was promised, by [`Metric::ALL`].
     pub bounds: [Option<Bound>; 3],
@@ -139,7 +144,12 @@ pub struct Admission {
     lengths: Lengths,
     /// What prompts there are to compute.
     prompts: Ring,
+    ends: Ends,
     model: Trees,
+    /// What the model is fitted to.
+    lessons: Lessons,
+    /// What its last fit came to.
+    fit: Option<FitView>,
     /// By [`Metric::ALL`], of requests as they stood at the door; TTFT of those that waited.
     door: [Calibrator; 3],
     /// From a replica to the first token.
@@ -163,7 +173,10 @@ impl Admission {
             costs: Costs::default(),
             lengths: Lengths::default(),
             prompts: Ring::default(),
+            ends: Ends::default(),
             model: Trees::default(),
+            lessons: Lessons::default(),
+            fit: None,
             door: std::array::from_fn(|_| Calibrator::default()),
             stage: Calibrator::default(),
             pressure: [Pressure::default(); 3],
@@ -185,11 +198,6 @@ impl Admission {
         &self.sight
     }
 
-    /// Takes on a model of what estimates miss.
-    pub fn set_model(&mut self, model: Trees) {
-        self.model = model;
-    }
-
     /// Whether a request is let in, and what it is promised.
     pub fn judge(&mut self, door: Door, now: Time) -> Judged {
         let terms = self.slo.terms(door.facts.class);
@@ -197,16 +205,14 @@ impl Admission {
         let terms = terms.filter(|terms| !terms.is_empty());
         let facts = self.told(&door, terms.as_ref(), now);
         self.note_pressure(&facts, now);
-        let estimate = Estimate::of(&facts).map(|plan| match facts.at_once {
-            // Little of it is left to chance, and it is scored by what is expected of the replica.
-            true => plan,
-            false => self.model.apply(&facts, plan),
-        });
+        let plan = Estimate::of(&facts);
+        let estimate = plan.map(|plan| self.put_right(&facts, plan, terms.as_ref()));
         let mut judged = Judged {
             tenant: door.tenant,
             received: door.received,
             facts,
             terms,
+            plan,
             estimate,
             bounds: [None; 3],
             verdict: Verdict::Admit(Because::Unbound),
@@ -231,9 +237,9 @@ impl Admission {
         judged.bounds = Metric::ALL.map(bound);
         let rank = self.market.rank(price);
         let misfits = |metric: &Metric| {
-            let (bound, limit) = (judged.bounds[metric.place()], terms.of(*metric));
+            let (longest, limit) = (self.longest(*metric, &judged, &terms), terms.of(*metric));
             let budget = |limit| decide::budget(limit, rank, door.below_share, terms.mode);
-            matches!((bound, limit), (Some(bound), Some(limit)) if bound.promised > budget(limit))
+            matches!((longest, limit), (Some(longest), Some(limit)) if longest > budget(limit))
         };
         let standing = Standing {
             misfit: Metric::ALL.into_iter().find(misfits),
@@ -315,7 +321,9 @@ impl Admission {
         };
         let line = self.costs.prefill.line(now);
         let first = line.map_or(Micros::ZERO, |line| line.at(computed.get()));
-        self.first_came(id, &judged, now.since(judged.received) + first, now);
+        let came = now.since(judged.received) + first;
+        // It has missed its bound, whatever it would have come to.
+        self.first_came(id, &judged, (came, true), now);
     }
 
     /// A request was given to a replica on which so many prompt tokens are computed until its first
@@ -343,6 +351,7 @@ impl Admission {
             sequences: u64::from(sequences),
             expected,
         });
+        self.ends.runs(id, now);
     }
 
     /// An engine in this process made the first token of a request. One whose answer comes whole
@@ -368,8 +377,11 @@ impl Admission {
             return;
         }
         let judged = *judged;
+        if judged.sent.is_some() {
+            self.ends.runs(id, now);
+        }
         self.first_seen(&judged, now);
-        self.first_came(id, &judged, ttft, now);
+        self.first_came(id, &judged, (ttft, false), now);
     }
 
     /// Learns what a first token cost, from the replica on.
@@ -390,6 +402,7 @@ impl Admission {
     /// left early has not shown what would have come.
     pub fn ended(&mut self, id: RequestId, mut seen: Seen, now: Time) -> Option<Row> {
         let judged = self.judged.remove(&id)?;
+        self.ends.ended(id);
         self.forget_due(id, &judged);
         if judged.is_whole {
             (seen.ttft, seen.tpot) = (None, None);
@@ -423,9 +436,13 @@ impl Admission {
     fn told(&self, door: &Door, terms: Option<&Terms>, now: Time) -> Facts {
         let mut facts = door.facts;
         self.costs.tell(&mut facts.pool, now);
+        facts.pool.age = self.ends.age(now);
         let alpha = terms.unwrap_or(&Terms::NONE).alpha;
         let lengths = self.lengths.of(door.tenant, alpha, facts.output_max);
         (facts.output_median, facts.output_most) = lengths;
+        if let (Some(queue), Some(tpot)) = (facts.queue(), facts.tpot()) {
+            facts.pool.ending = self.ends.expected(queue, tpot, now);
+        }
         facts
     }
 
@@ -462,13 +479,34 @@ impl Admission {
         }
     }
 
+    /// What a number is taken to come to when it is weighed whether a request is let in.
+    ///
+    /// For goodput that is less than what is promised. One that may be in time is worth a place in
+    /// the queue: it is dropped when it leaves that and is late, and has cost the engine nothing.
+    fn longest(&self, metric: Metric, judged: &Judged, terms: &Terms) -> Option<Micros> {
+        let promised = judged.bounds[metric.place()]?.promised;
+        if terms.mode == Mode::Guarantee || terms.calibration != Calibration::Rolling {
+            return Some(promised);
+        }
+        let estimate = judged.estimate.as_ref()?;
+        let factor = self
+            .calibrator(metric, judged)
+            .likely(judged.group, terms.alpha.for_goodput());
+        let likely = estimate.passed(metric) + factor.times(estimate.to_come(metric)?);
+        Some(likely.min(promised))
+    }
+
+    fn calibrator(&self, metric: Metric, judged: &Judged) -> &Calibrator {
+        match (metric, judged.facts.at_once) {
+            (Metric::Ttft, true) => &self.stage,
+            (Metric::Ttft | Metric::Tpot | Metric::E2e, _) => &self.door[metric.place()],
+        }
+    }
+
     fn bound(&self, metric: Metric, judged: &Judged, terms: &Terms) -> Option<Bound> {
         let estimate = judged.estimate.as_ref()?;
         let to_come = estimate.to_come(metric)?;
-        let calibrator = match (metric, judged.facts.at_once) {
-            (Metric::Ttft, true) => &self.stage,
-            (Metric::Ttft | Metric::Tpot | Metric::E2e, _) => &self.door[metric.place()],
-        };
+        let calibrator = self.calibrator(metric, judged);
         let (factor, footing) = calibrator.factor(judged.group, terms.alpha, terms.calibration);
         Some(Bound {
             promised: estimate.passed(metric) + factor.times(to_come),
@@ -477,26 +515,36 @@ impl Admission {
     }
 
     /// A first token came after so long, or would have.
-    fn first_came(&mut self, id: RequestId, judged: &Judged, ttft: Micros, now: Time) {
+    fn first_came(
+        &mut self,
+        id: RequestId,
+        judged: &Judged,
+        (ttft, dropped): (Micros, bool),
+        now: Time,
+    ) {
         self.forget_due(id, judged);
         let (Some(bound), Some(estimate), Some(terms)) =
             (judged.bounds[0], judged.estimate, judged.terms)
         else {
             return;
         };
-        let missed = ttft > bound.promised;
+        let missed = dropped || ttft > bound.promised;
         if !judged.facts.at_once {
             if !judged.is_overdue {
                 self.door[0].judged(judged.group, terms.alpha, missed);
             }
-            let score = Score::of(ttft - estimate.passed, estimate.first);
+            let came = ttft - estimate.passed;
+            let score = Score::of(came, estimate.first);
             self.door[0].scored(judged.group, score);
+            self.learn(judged, came);
         }
-        self.fared(Metric::Ttft, judged, (bound, ttft), now);
+        let came = (!dropped).then_some(ttft);
+        self.fared(Metric::Ttft, judged, (bound, came), now);
     }
 
     fn completed(&mut self, judged: &Judged, seen: &Seen, now: Time) {
         self.lengths.learn(judged.tenant, seen.output);
+        self.ends.learn(seen.output);
         let made = judged.made.filter(|_| judged.is_whole);
         let tpot = made.map_or(seen.tpot, |made| {
             let gaps = seen.output.get().saturating_sub(1);
@@ -522,7 +570,7 @@ impl Admission {
             let calibrator = &mut self.door[metric.place()];
             calibrator.judged(judged.group, terms.alpha, came > bound.promised);
             calibrator.scored(judged.group, Score::of(came - passed, expected));
-            self.fared(metric, judged, (bound, came), now);
+            self.fared(metric, judged, (bound, Some(came)), now);
         }
         let late = |metric: &Metric| {
             let limit = terms.of(*metric);
@@ -537,7 +585,7 @@ impl Admission {
         &mut self,
         metric: Metric,
         judged: &Judged,
-        (bound, came): (Bound, Micros),
+        (bound, came): (Bound, Option<Micros>),
         now: Time,
     ) {
         let Some(terms) = judged.terms else {
@@ -547,8 +595,8 @@ impl Admission {
             tenant: judged.tenant,
             class: judged.facts.class,
             promised: bound.promised,
-            came: Some(came),
-            missed: came > bound.promised,
+            came,
+            missed: came.is_none_or(|came| came > bound.promised),
             alpha: terms.alpha.get(),
         };
         self.sight.coverage[metric.place()].note(fared, now);

@@ -192,6 +192,20 @@ impl Calibrator {
         }
     }
 
+    /// The same for a decision that promises nothing, at another share of misses: by what was
+    /// scored, and not by what was missed of promises.
+    pub(super) fn likely(&self, group: Group, alpha: Alpha) -> Score {
+        let own = &self.groups[group.0];
+        let scores = match own.len() >= Self::GROUP_MIN {
+            true => own,
+            false => &self.pool,
+        };
+        match scores.len() >= Self::POOL_MIN {
+            true => scores.at(Level::of(alpha), Footing::Pool).0,
+            false => Self::GUESS,
+        }
+    }
+
     /// A request of this group has come to this score.
     pub fn scored(&mut self, group: Group, score: Score) {
         self.pool.push(score);
@@ -204,6 +218,16 @@ impl Calibrator {
     /// A bound of this group was kept or missed, and the level follows.
     pub fn judged(&mut self, group: Group, alpha: Alpha, missed: bool) {
         self.groups[group.0].follow(alpha, missed);
+    }
+
+    /// Takes on scores by other estimates in place of its own. The levels that it has come to stay:
+    /// they say how much is missed, whatever it is missed by.
+    pub(super) fn take_on(&mut self, mut scores: Self) {
+        for (own, new) in self.groups.iter().zip(&mut scores.groups) {
+            new.level = own.level;
+        }
+        scores.first = std::mem::take(&mut self.first);
+        *self = scores;
     }
 
     /// Scores that are remembered.
@@ -232,7 +256,7 @@ impl Level {
     const LEAST: i32 = -Self::ALL / 64;
 
     /// How far one miss moves the level, in thousandths of a miss; Gibbs and Candès' gamma.
-    const STEP: i32 = 12;
+    const STEP: i32 = 18;
 
     fn of(alpha: Alpha) -> Self {
         Self(Self::ALL / 1_000 * i32::from(alpha.get()))

@@ -33,6 +33,8 @@ impl Costs {
     /// Writes what was measured into the facts of a pool.
     pub fn tell(&self, facts: &mut PoolFacts, now: Time) {
         facts.gap = self.gap.mean(now);
+        facts.recent_gap = self.gap.recent(now);
+        facts.idle = self.gap.last.map_or(Micros::ZERO, |last| now.since(last));
         facts.prefill = self.prefill.line(now);
         facts.decode = self.decode.line(now);
     }
@@ -113,21 +115,20 @@ impl Fit {
 /// is that is short.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Gap {
-    /// Sums over what was measured, each times [`Gap::SCALE`] and fading.
-    pub(super) n: u64,
-    pub(super) span: u64,
+    /// Over some tens of them.
+    long: Mean,
+    /// Over a few.
+    short: Mean,
     last: Option<Time>,
-    pub(super) at: Option<Time>,
+    at: Option<Time>,
 }
 
 impl Gap {
-    /// Dispatches that it reaches back.
+    /// Dispatches that the mean reaches back.
     const MEMORY: u64 = 48;
 
-    const SCALE: u64 = 1 << 8;
-
-    /// Dispatches below which there is no mean.
-    const MIN: u64 = 4;
+    /// Those of the recent one.
+    const RECENT: u64 = 8;
 
     /// A longer one is somebody's standstill, and no pace.
     const MOST: Micros = Micros::from_secs(600);
@@ -135,22 +136,52 @@ impl Gap {
     fn dispatched(&mut self, received: Time, now: Time) {
         // One that was there at the last dispatch has waited all the while since.
         if let Some(last) = self.last.filter(|last| received <= *last) {
-            let span = now.since(last).min(Self::MOST).get();
-            self.n = self.n - self.n / Self::MEMORY + Self::SCALE;
-            self.span = self.span - self.span / Self::MEMORY + span * Self::SCALE;
+            let span = now.since(last).min(Self::MOST);
+            self.long.record(span, Self::MEMORY);
+            self.short.record(span, Self::RECENT);
             self.at = Some(now);
         }
         self.last = Some(now);
     }
 
-    pub(super) fn mean(&self, now: Time) -> Option<Aged> {
-        if self.n < Self::MIN * Self::SCALE - Self::SCALE / 2 {
-            return None;
-        }
+    fn mean(&self, now: Time) -> Option<Aged> {
+        self.aged(self.long, now)
+    }
+
+    fn recent(&self, now: Time) -> Option<Aged> {
+        self.aged(self.short, now)
+    }
+
+    fn aged(&self, mean: Mean, now: Time) -> Option<Aged> {
         Some(Aged {
-            value: Micros::new(self.span / self.n.max(1)),
+            value: mean.value()?,
             age: self.at.map_or(Micros::ZERO, |at| now.since(at)),
         })
+    }
+}
+
+/// A mean that forgets.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Mean {
+    /// Sums over what was measured, each times [`Mean::SCALE`] and fading.
+    n: u64,
+    span: u64,
+}
+
+impl Mean {
+    const SCALE: u64 = 1 << 8;
+
+    /// Measurements below which there is none.
+    const MIN: u64 = 4;
+
+    fn record(&mut self, span: Micros, memory: u64) {
+        self.n = self.n - self.n / memory + Self::SCALE;
+        self.span = self.span - self.span / memory + span.get() * Self::SCALE;
+    }
+
+    fn value(self) -> Option<Micros> {
+        let enough = self.n >= Self::MIN * Self::SCALE - Self::SCALE / 2;
+        enough.then(|| Micros::new(self.span / self.n.max(1)))
     }
 }
 

@@ -86,6 +86,15 @@ pub struct PoolFacts {
     pub prefill_ahead: Tokens,
     /// From one dispatch to the next, while somebody waits.
     pub gap: Option<Aged>,
+    /// The same of the last few alone.
+    pub recent_gap: Option<Aged>,
+    /// Since the last dispatch.
+    pub idle: Micros,
+    /// How long those that run have run, in the mean.
+    pub age: Micros,
+    /// How many of them are likely to end within the time that the plan gives to the queue, in
+    /// thousandths of a request.
+    pub ending: u64,
     /// Dispatch to first token, by the prompt tokens that are computed until then.
     pub prefill: Option<Line>,
     /// The time between two tokens, by the sequences on the replica.
@@ -119,6 +128,19 @@ pub struct Facts {
     pub pool: PoolFacts,
 }
 
+impl Facts {
+    /// How long those ahead take to go one by one, where it is known at which pace they do.
+    pub(super) fn queue(&self) -> Option<Micros> {
+        let gap = self.pool.gap.filter(|_| !self.at_once)?;
+        Some(gap.value.times(self.ahead.saturating_add(1)))
+    }
+
+    /// The time between two tokens in the batch that it will meet.
+    pub(super) fn tpot(&self) -> Option<Micros> {
+        self.pool.decode.map(|decode| decode.at(batch(self)))
+    }
+}
+
 /// What is expected of a request, before any margin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Estimate {
@@ -139,9 +161,9 @@ impl Estimate {
     pub fn of(facts: &Facts) -> Option<Self> {
         let pool = &facts.pool;
         let prefill = pool.prefill?;
-        let queue = match (facts.at_once, pool.gap) {
+        let queue = match (facts.at_once, facts.queue()) {
             (true, _) => Micros::ZERO,
-            (false, Some(gap)) => gap.value.times(facts.ahead.saturating_add(1)),
+            (false, Some(queue)) => queue,
             // Nobody has been dispatched from a line yet: what is ahead is computed first.
             (false, None) => {
                 let replicas = u64::from(pool.replicas.max(1));
@@ -150,7 +172,7 @@ impl Estimate {
         };
         let computed = pool.prefill_ahead + (facts.prompt - facts.cached);
         let first = queue + prefill.at(computed.get());
-        let tpot = pool.decode.map(|decode| decode.at(batch(facts)));
+        let tpot = facts.tpot();
         let gaps = facts.output_most.get().saturating_sub(1);
         let last = tpot.map(|tpot| first + tpot.times(gaps));
         Some(Self {

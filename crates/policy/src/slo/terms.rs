@@ -23,6 +23,15 @@ impl Alpha {
         }
     }
 
+    /// How many may be late of those that are let in for goodput, before any are dropped: half as
+    /// many again, up to half of all. With more nothing more is served, and more is dropped.
+    pub(super) const fn for_goodput(self) -> Self {
+        match Self::of_thousand(self.0 + self.0 / 2) {
+            Some(more) => more,
+            None => Self(500),
+        }
+    }
+
     /// How many of a thousand.
     pub const fn get(self) -> u16 {
         self.0
@@ -123,11 +132,32 @@ pub struct Asked {
     pub whole: bool,
 }
 
+/// What estimates are put right by.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Learner {
+    /// By trees that are fitted to what came, once there is enough of it.
+    #[default]
+    Learned,
+    /// By nothing: they are the plan rolled forward.
+    Structural,
+}
+
+impl Learner {
+    /// The choice as configuration and reports spell it.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Learned => "learned",
+            Self::Structural => "structural",
+        }
+    }
+}
+
 /// What a model promises, by class.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Slo {
     /// By [`Class::ALL`]; `None` is a class that is promised nothing, and refused nothing.
     classes: [Option<Terms>; 3],
+    learner: Learner,
 }
 
 impl Slo {
@@ -142,6 +172,25 @@ impl Slo {
     pub fn with(mut self, class: Class, terms: Terms) -> Self {
         self.classes[class.place()] = Some(terms).filter(|terms| !terms.is_empty());
         self
+    }
+
+    /// The same with estimates put right by this.
+    pub const fn by(mut self, learner: Learner) -> Self {
+        self.learner = learner;
+        self
+    }
+
+    /// What estimates are put right by.
+    pub const fn learner(&self) -> Learner {
+        self.learner
+    }
+
+    /// How many of a thousand may be missed by whom trees are fitted for: the first class whose
+    /// bounds follow what comes. `None` where nothing is fitted.
+    pub(super) fn fitted_for(&self) -> Option<Alpha> {
+        let rolls = |terms: &&Terms| terms.calibration == Calibration::Rolling;
+        let first = self.classes.iter().flatten().find(rolls)?;
+        (self.learner == Learner::Learned).then_some(first.alpha)
     }
 
     /// What a class is promised.

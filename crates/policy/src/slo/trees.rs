@@ -1,17 +1,19 @@
 //! A fitted model of what an estimate misses, as plain data: small trees whose leaves add up to the
 //! logarithm of a factor.
 //!
-//! It is fitted elsewhere and only evaluated here. Whatever it says, the bound holds: it is
+//! It is fitted in [`super::fit`] and only evaluated here. Whatever it says, the bound holds: it is
 //! calibrated on what comes of it.
 
-use super::facts::{Estimate, Facts};
+use super::facts::{Aged, Estimate, Facts};
 use crate::units::{Micros, count};
 
 /// What a tree may ask of a request, in the order of [`features`].
-pub const FEATURES: [&str; 11] = [
+pub const FEATURES: [&str; 17] = [
     "estimate_us",
     "prompt",
     "uncached",
+    "output_median",
+    "output_most",
     "ahead",
     "work_ahead",
     "running",
@@ -20,15 +22,25 @@ pub const FEATURES: [&str; 11] = [
     "kv_free_percent",
     "prefill_ahead",
     "gap_us",
+    "recent_gap_us",
+    "idle_us",
+    "age_us",
+    "ending_per_place",
 ];
 
+/// Numbers for [`FEATURES`].
+pub type Features = [u64; FEATURES.len()];
+
 /// The numbers that [`FEATURES`] names.
-pub fn features(facts: &Facts, estimate: &Estimate) -> [u64; FEATURES.len()] {
+pub fn features(facts: &Facts, plan: &Estimate) -> Features {
     let pool = &facts.pool;
+    let micros = |aged: Option<Aged>| aged.map_or(0, |aged| aged.value.get());
     [
-        estimate.first.get(),
+        plan.first.get(),
         facts.prompt.get(),
         (facts.prompt - facts.cached).get(),
+        facts.output_median.get(),
+        facts.output_most.get(),
         facts.ahead,
         facts.work_ahead.get(),
         u64::from(pool.running),
@@ -36,7 +48,11 @@ pub fn features(facts: &Facts, estimate: &Estimate) -> [u64; FEATURES.len()] {
         pool.waiting,
         u64::from(pool.kv_free),
         pool.prefill_ahead.get(),
-        pool.gap.map_or(0, |gap| gap.value.get()),
+        micros(pool.gap),
+        micros(pool.recent_gap),
+        pool.idle.get(),
+        pool.age.get(),
+        pool.ending / facts.ahead.saturating_add(1),
     ]
 }
 
@@ -139,25 +155,36 @@ impl Trees {
         &self.trees
     }
 
-    /// An estimate put right.
-    pub fn apply(&self, facts: &Facts, estimate: Estimate) -> Estimate {
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.trees.is_empty()
+    }
+
+    /// An estimate whose first token is put right. What comes after that is calibrated by itself.
+    pub fn apply(&self, facts: &Facts, plan: Estimate) -> Estimate {
         if self.trees.is_empty() {
-            return estimate;
+            return plan;
         }
-        let features = features(facts, &estimate);
-        let each = self.trees.iter().map(|tree| walk(tree, &features));
-        let log = each.fold(0_i32, i32::saturating_add);
-        let put_right = |span: Micros| scaled(span, log.clamp(-Self::LOG_MOST, Self::LOG_MOST));
-        let first = put_right(estimate.first);
         Estimate {
-            first,
-            last: estimate.last.map(|last| last - estimate.first + first),
-            ..estimate
+            first: self.put_right(&features(facts, &plan), plan.first),
+            ..plan
         }
+    }
+
+    /// What was planned for a request of these features, put right.
+    pub fn put_right(&self, features: &Features, planned: Micros) -> Micros {
+        scaled(planned, self.log(features))
+    }
+
+    /// The binary logarithm, in thousandths, of the factor for these features.
+    pub(super) fn log(&self, features: &Features) -> i32 {
+        let each = self.trees.iter().map(|tree| walk(tree, features));
+        let log = each.fold(0_i32, i32::saturating_add);
+        log.clamp(-Self::LOG_MOST, Self::LOG_MOST)
     }
 }
 
-fn walk(tree: &[Node], features: &[u64; FEATURES.len()]) -> i32 {
+pub(super) fn walk(tree: &[Node], features: &Features) -> i32 {
     let mut at = 0;
     while let Some(node) = tree.get(at) {
         match *node {
@@ -177,7 +204,7 @@ fn walk(tree: &[Node], features: &[u64; FEATURES.len()]) -> i32 {
 }
 
 /// `span` times two to the power of so many thousandths.
-fn scaled(span: Micros, log: i32) -> Micros {
+pub(super) fn scaled(span: Micros, log: i32) -> Micros {
     let whole = log.div_euclid(1_000);
     let part = u128::from(log.rem_euclid(1_000).unsigned_abs());
     // 2^x between two whole powers by a parabola through 1, sqrt(2) and 2: off by 0.4% at most.
@@ -223,10 +250,7 @@ mod tests {
         let before = Estimate::of(&facts()).unwrap();
         let after = model.apply(&facts(), before);
         assert_eq!(after.first, Micros::new(before.first.get() * 2));
-        assert_eq!(
-            after.last.unwrap() - after.first,
-            before.last.unwrap() - before.first
-        );
+        assert_eq!((after.last, after.tpot), (before.last, before.tpot));
         assert_eq!(Trees::default().apply(&facts(), before), before);
     }
 

@@ -38,6 +38,20 @@ struct Model<'a> {
     /// Refused requests that would have been in time, as far as those tell that were explored.
     regret: Option<u64>,
     costs: Costs,
+    trees: Fit,
+}
+
+/// What estimates are put right by.
+#[derive(Serialize)]
+struct Fit {
+    /// Trees that were fitted last; none where the plan alone is as good.
+    trees: u64,
+    /// Answers that they were fitted to.
+    fitted_to: Option<u64>,
+    /// What their bounds cost over what those of the plan alone cost, by pinball loss.
+    loss: Option<f64>,
+    /// Answers that the next fit has.
+    answers: u64,
 }
 
 #[derive(Serialize)]
@@ -144,6 +158,12 @@ fn model<'a>(name: &'a str, view: &View, names: &[String]) -> Model<'a> {
         explored_in_time: sight.explored.kept,
         regret: sight.regret(),
         costs: costs(view),
+        trees: Fit {
+            trees: view.model.trees,
+            fitted_to: view.model.last.map(|fit| fit.lessons),
+            loss: view.model.last.map(|fit| thousandths(fit.loss)),
+            answers: view.model.lessons,
+        },
     }
 }
 

@@ -2,7 +2,7 @@
 //! class, and what is kept of how that fared.
 
 use tollgate_policy::pace::Target;
-use tollgate_policy::slo::{Alpha, Calibration, Mode, Slo, Terms};
+use tollgate_policy::slo::{Alpha, Calibration, Learner, Mode, Slo, Terms};
 use tollgate_policy::tenant::Class;
 use tollgate_policy::units::Micros;
 
@@ -67,6 +67,8 @@ fn read(fields: &mut Fields<'_, '_>) -> Target {
         ("none", Calibration::None),
     ];
     let calibration = fields.optional("calibration", |value| value.choice(&ways));
+    let learners = [Learner::Learned, Learner::Structural].map(|one| (one.label(), one));
+    let learner = fields.optional("model", |value| value.choice(&learners));
     let terms = Terms {
         calibration: calibration.unwrap_or_default(),
         ..Terms::NONE
@@ -83,7 +85,7 @@ fn read(fields: &mut Fields<'_, '_>) -> Target {
     let default = Target::default();
     Target {
         tpot: all.tpot.unwrap_or(default.tpot),
-        slo,
+        slo: slo.by(learner.unwrap_or_default()),
     }
 }
 

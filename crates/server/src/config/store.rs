@@ -100,11 +100,14 @@ pub(super) fn prices(section: &Cursor<'_>, models: &Models) -> Option<Vec<PriceR
     section.list(|item| {
         item.mapping(|fields| {
             let model = fields.required("model", "name the model", |value| model(&value, models));
-            let from = fields.optional("from", |value| date(&value)).unwrap_or(0);
+            let from = match fields.find("from") {
+                Some(value) => date(&value),
+                None => Some(0),
+            };
             let price = price(fields);
             let row = PriceRow {
                 model: model?,
-                from_us: from,
+                from_us: from?,
                 price,
             };
             let of = (row.model.clone(), row.from_us);

@@ -72,9 +72,10 @@ pub(super) fn recover(shelf: Shelf, wish: Wish) -> Result<Recovered, JournalErro
         None => beginning(wish.boot),
         Some(last) => {
             let boots = headers.iter().map(|header| header.boot).max();
+            let own = life(last.journal, wish.boot);
             Continue {
                 journal: last.journal,
-                boot: boots.map_or(wish.boot, |boot| wish.boot.max(boot + 1)),
+                boot: boots.map_or(own, |boot| own.max(boot + 1)),
                 segment: last.number + 1,
                 sequence: end.sequence,
             }
@@ -186,12 +187,20 @@ fn ends_of(
 }
 
 fn beginning(boot: u32) -> Continue {
+    let journal = JournalId(RandomState::new().build_hasher().finish());
     Continue {
-        journal: JournalId(RandomState::new().build_hasher().finish()),
-        boot,
+        journal,
+        boot: life(journal, boot),
         segment: 1,
         sequence: 1,
     }
+}
+
+/// The number of a life. Gateways that are started together, as in a rollout, call their requests
+/// differently all the same: each counts from within a day of the wish, as its journal has it.
+fn life(journal: JournalId, wish: u32) -> u32 {
+    let apart = u32::try_from(journal.0 & 0xffff).unwrap_or_default();
+    wish.saturating_add(apart)
 }
 
 /// Segments that never got their name.

@@ -10,9 +10,9 @@ use tollgate_policy::units::{Micros, Tokens};
 /// The columns, in their order.
 pub const COLUMNS: &str = "received_unix_us,request,model,tenant,class,verdict,reason,\
 prompt,cached,output_max,output_median,output_most,waited_us,ahead,work_ahead,at_once,\
-running,slots,replicas,waiting,kv_free_percent,prefill_ahead,gap_us,\
+running,slots,replicas,waiting,kv_free_percent,prefill_ahead,gap_us,recent_gap_us,idle_us,age_us,ending,\
 prefill_base_us,prefill_per_1000_us,prefill_age_us,decode_base_us,decode_per_1000_us,\
-estimate_first_us,estimate_tpot_us,estimate_last_us,\
+plan_first_us,estimate_first_us,estimate_tpot_us,estimate_last_us,\
 bound_ttft_us,bound_tpot_us,bound_e2e_us,footing,limit_ttft_us,limit_tpot_us,limit_e2e_us,\
 alpha,outcome,ttft_us,tpot_us,e2e_us,output";
 
@@ -46,6 +46,7 @@ impl Line {
         );
         facts(text, &judged.facts);
         let estimate = judged.estimate;
+        span(text, judged.plan.map(|plan| plan.first));
         span(text, estimate.map(|plan| plan.first));
         span(text, estimate.and_then(|plan| plan.tpot));
         span(text, estimate.and_then(|plan| plan.last));
@@ -94,6 +95,10 @@ fn facts(text: &mut String, facts: &Facts) {
         pool.prefill_ahead,
     );
     span(text, pool.gap.map(|gap| gap.value));
+    span(text, pool.recent_gap.map(|gap| gap.value));
+    span(text, Some(pool.idle));
+    span(text, Some(pool.age));
+    let _ = write!(text, ",{}", pool.ending);
     span(text, pool.prefill.map(|line| line.base));
     span(text, pool.prefill.map(|line| line.per_thousand));
     span(text, pool.prefill.map(|line| line.age));

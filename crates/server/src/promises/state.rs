@@ -15,7 +15,7 @@ use tollgate_policy::slo::trees::{Node, Trees};
 use crate::config::{EngineConfig, ModelConfig};
 
 /// The format's name and its version; another version is another format.
-const FORMAT: (&str, u32) = ("tollgate-admission", 1);
+const FORMAT: (&str, u32) = ("tollgate-admission", 2);
 
 /// The longest file that is read, in bytes.
 const LENGTH_MAX: u64 = 16 << 20;
@@ -87,8 +87,12 @@ impl Provenance {
             ),
         };
         let setup = format!(
-            "{own}, {} sequences, steps of {}, {:?}, window {:?}",
-            model.max_sequences, model.step_tokens, model.schedule, model.window
+            "{own}, {} sequences, steps of {}, {:?}, window {:?}, {}",
+            model.max_sequences,
+            model.step_tokens,
+            model.schedule,
+            model.window,
+            model.target.slo.learner().label()
         );
         Self {
             model: model.name.clone(),
@@ -396,7 +400,7 @@ mod tests {
         let whole = fs::read_to_string(&path).unwrap();
         for damaged in [
             whole.replacen("1024", "1025", 1),
-            whole.replacen("\"version\":1", "\"version\":2", 1),
+            whole.replacen("\"version\":2", "\"version\":1", 1),
             whole[..whole.len() - 9].to_owned(),
             "\u{80}\u{4}pickle".to_owned(),
         ] {

@@ -122,7 +122,7 @@ async fn what_was_learned_outlives_the_gateway_and_every_decision_is_written_dow
     assert_eq!(trace.lines().count(), 1 + 30);
     let state = std::fs::read_to_string(kept.join(&names[1])).unwrap();
     assert!(
-        state.starts_with("{\"format\":\"tollgate-admission\",\"version\":1"),
+        state.starts_with("{\"format\":\"tollgate-admission\",\"version\":2"),
         "{state}"
     );
 
@@ -133,4 +133,49 @@ async fn what_was_learned_outlives_the_gateway_and_every_decision_is_written_dow
     let page = rig.admission().await;
     assert_eq!(admitted(&page, "unknown"), 0, "it knows from the start");
     drop(rig.end().await);
+}
+
+/// Has so many ask at once, again and again, until the server says that it has fitted a model.
+async fn until_fitted(rig: &Rig) -> Value {
+    let asks: Vec<_> = (0..50).map(|_| ask()).collect();
+    for _ in 0..200 {
+        let mut all = tokio::task::JoinSet::new();
+        for ask in asks.clone() {
+            let address = rig.server.address();
+            all.spawn(async move { ask.send(address).await.status });
+        }
+        while let Some(status) = all.join_next().await {
+            assert_eq!(status.unwrap(), 200);
+        }
+        let page = rig.admission().await;
+        if page["models"][0]["trees"]["fitted_to"].is_u64() {
+            return page;
+        }
+    }
+    panic!("nothing was fitted");
+}
+
+#[tokio::test]
+async fn a_model_is_fitted_to_those_that_waited_beside_the_requests() {
+    let rig = Rig::start(&yaml("{ ttft: 60s, e2e: 100s }")).await;
+    let page = until_fitted(&rig).await;
+    let trees = &page["models"][0]["trees"];
+    assert!(trees["fitted_to"].as_u64() >= Some(512), "{trees}");
+    assert!(trees["loss"].is_f64(), "{trees}");
+    assert_eq!(rig.send(&ask()).await.status, 200);
+    drop(rig.end().await);
+}
+
+#[tokio::test]
+async fn by_structure_alone_nothing_is_fitted() {
+    let rig = Rig::start(&yaml("{ ttft: 60s, model: structural }")).await;
+    for _ in 0..30 {
+        assert_eq!(rig.send(&ask()).await.status, 200);
+    }
+    let page = rig.admission().await;
+    let trees = &page["models"][0]["trees"];
+    assert_eq!(
+        trees,
+        &json!({ "trees": 0, "fitted_to": null, "loss": null, "answers": 0 })
+    );
 }

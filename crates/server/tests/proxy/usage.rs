@@ -299,3 +299,65 @@ async fn requests_that_fail_leave_their_tenants_place_free() {
     );
     assert_eq!(engine.seen().len(), 1);
 }
+
+#[tokio::test]
+async fn usage_in_a_shape_that_nobody_knows_leaves_what_was_reckoned() {
+    let body = r#"{"object":"text_completion","choices":[{"text":"four"}],"usage":{"total":9000}}"#;
+    let known = body.replace(
+        r#"{"total":9000}"#,
+        r#"{"prompt_tokens":890,"completion_tokens":10}"#,
+    );
+    for (body, expected, counted) in [
+        (known.as_str(), (890, 10, 0), "engine"),
+        (body, (2, 1, 0), "estimated"),
+    ] {
+        let engine = Engine::saying(json("200 OK", body)).await;
+        let rig = engine.rig("").await;
+        let request = Request::post("/v1/completions", r#"{"model":"fast","prompt":"eightby."}"#);
+        assert_eq!(rig.send(&request).await.text(), body);
+        let row = rig.ledger_first().await;
+        assert_eq!((tokens(&row), &row["counted"]), (expected, &json!(counted)));
+    }
+}
+
+#[tokio::test]
+async fn who_has_a_rate_of_requests_alone_is_asked_for_no_tokens() {
+    let (engine, rig) = limited("rpm: 2").await;
+    let messages = json!([{"role": "user", "content": "word ".repeat(5_000)}]);
+    for status in [200, 200, 429] {
+        let answer = rig.send(&say(json!({"messages": messages}))).await;
+        assert_eq!(answer.status(), status, "{}", answer.text());
+        assert_eq!(answer.head.header("x-ratelimit-remaining-tokens"), None);
+    }
+    assert_eq!(engine.seen().len(), 2);
+}
+
+#[tokio::test]
+async fn a_limit_of_tokens_stops_streams_as_it_stops_answers_in_one_piece() {
+    for streamed in [false, true] {
+        let engine = Engine::start(move |_, mut wire| async move {
+            if streamed {
+                wire.send_stream(&[&delta("a"), FIN, &usage(300, 300), DONE])
+                    .await;
+            } else {
+                wire.send(whole("a", 300, 300)).await;
+            }
+            Some(wire)
+        })
+        .await;
+        let yaml = crate::engine::config(&[engine.address], "vllm", "upstream: { model: qwen }");
+        let limits = "tenants: [{ name: anonymous, class: standard, limits: { tpm: 60 } }]\n";
+        let rig = crate::support::rig::Rig::start(&format!("{yaml}{limits}")).await;
+        let request = say(json!({"max_tokens": 9, "stream": streamed}));
+        assert_eq!(rig.send(&request).await.status(), 200);
+        rig.until_idle(secs(60)).await;
+        // It owes nine minutes of its limit now, so no slow machine lets the next one in.
+        let refused = rig.send(&request).await;
+        assert_eq!(
+            (refused.status(), refused.reason()),
+            (429, "tokens"),
+            "{streamed}"
+        );
+        assert_eq!(engine.seen().len(), 1);
+    }
+}

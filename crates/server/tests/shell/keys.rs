@@ -33,6 +33,8 @@ async fn no_key_that_is_wrong_can_be_told_from_another_or_leaves_a_trace() {
         Request::post(CHAT, "{:"),
         Request::get("/v1/models"),
         Request::get("/v1/models/m"),
+        Request::post("/v1/embeddings", hi().to_string()),
+        Request::get("/v1/usage"),
     ];
     let expected = rig.send(&endpoints[0]).await;
     assert_eq!((expected.status(), expected.reason()), (401, "bad_key"));

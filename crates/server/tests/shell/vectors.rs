@@ -82,10 +82,33 @@ async fn base64_is_the_same_numbers() {
     let text = packed["data"][0]["embedding"].as_str().unwrap();
     // Eight numbers of four bytes.
     assert_eq!((text.len(), text.ends_with('=')), (44, true));
-    let again = embed(&rig, json!("a"), json!({"encoding_format": "float"}))
-        .await
-        .json();
-    assert_eq!(vector(&again, 0).len(), 8);
+    let numbers: Vec<f64> = unpacked(text)
+        .chunks(4)
+        .map(|bytes| f64::from(f32::from_le_bytes(bytes.try_into().unwrap())))
+        .collect();
+    for members in [json!({"encoding_format": "float"}), json!({})] {
+        let again = embed(&rig, json!("a"), members).await.json();
+        let vector = vector(&again, 0);
+        assert_eq!(vector.len(), numbers.len());
+        let same = vector
+            .iter()
+            .zip(&numbers)
+            .all(|(a, b)| (a - b).abs() < 1e-6);
+        assert!(same, "{vector:?} {numbers:?}");
+    }
+}
+
+/// The bytes that base64 says (RFC 4648, section 4).
+fn unpacked(text: &str) -> Vec<u8> {
+    const ALPHABET: &[u8] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
+    let mut bytes = Vec::new();
+    for four in text.trim_end_matches('=').as_bytes().chunks(4) {
+        let place = |byte| ALPHABET.iter().position(|one| one == byte).unwrap();
+        let bits = four.iter().fold(0, |bits, byte| (bits << 6) | place(byte));
+        let whole = (bits << (6 * (4 - four.len()))).to_be_bytes();
+        bytes.extend(&whole[whole.len() - 3..][..four.len() - 1]);
+    }
+    bytes
 }
 
 #[tokio::test]

@@ -137,6 +137,8 @@ pub(super) enum ContenderForm {
     Ttl,
     Cap,
     Point,
+    Structural,
+    SplitAlike,
     Split,
 }
 
@@ -150,6 +152,8 @@ impl From<ContenderForm> for Contender {
             ContenderForm::Ttl => Self::Ttl,
             ContenderForm::Cap => Self::Cap,
             ContenderForm::Point => Self::Point,
+            ContenderForm::Structural => Self::Structural,
+            ContenderForm::SplitAlike => Self::SplitAlike,
             ContenderForm::Split => Self::Split,
         }
     }

@@ -33,6 +33,8 @@ pub(super) enum Happening {
     Over(FaultKind),
     /// The replicas' levels are looked at.
     Sample,
+    /// A model has been fitted.
+    Fitted,
     /// No more requests come: the gateway is told to drain.
     Close,
 }

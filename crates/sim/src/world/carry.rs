@@ -1,7 +1,7 @@
 //! Facts in, orders out: what the gateway hears and how its orders are carried out, as the server's
 //! desk does it; and what clients, engines and faults do to a request.
 
-use tollgate_policy::gateway::{Dispatch, Effect, Event, Record, Refusal, Report, Served};
+use tollgate_policy::gateway::{Dispatch, Effect, Event, Learned, Record, Refusal, Report, Served};
 use tollgate_policy::ids::{ReplicaId, RequestId};
 use tollgate_policy::outcome::{EngineEnding, Failure, Outcome};
 use tollgate_policy::request::ClientEnding;
@@ -16,6 +16,9 @@ use crate::client::{Broken, Fate};
 use crate::control::Control;
 use crate::fault::FaultKind;
 use crate::machine::{Job, Reach, Said};
+
+/// How long it takes to fit a model, on a core that others want too.
+const FIT_TAKES: Micros = Micros::from_millis(250);
 
 impl<C: Control> World<'_, '_, C> {
     /// Hands the gateway a fact, and carries out all it orders.
@@ -58,8 +61,23 @@ impl<C: Control> World<'_, '_, C> {
             Effect::Mark(_) => {}
             Effect::Record(record) => self.recorded(&record),
             Effect::Weighed(weighed) => self.tally.weighed(weighed.row),
+            Effect::Fit(fit) => {
+                self.fits.push_back(fit);
+                self.agenda.plan(self.now + FIT_TAKES, Happening::Fitted);
+            }
             Effect::Drained => self.is_drained = true,
         }
+    }
+
+    /// The model that was ordered first has been fitted.
+    pub(super) fn fitted(&mut self) {
+        let Some(fit) = self.fits.pop_front() else {
+            return;
+        };
+        self.submit(Event::Recalled {
+            model: fit.model,
+            learned: Learned::Fitted(Box::new(fit.task.fit())),
+        });
     }
 
     fn dispatch(&mut self, dispatch: &Dispatch) {

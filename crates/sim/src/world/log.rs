@@ -153,6 +153,11 @@ impl<'a> Log<'a> {
                 shown(weighed.row.judged.bounds[0].map(|bound| bound.promised.get())),
                 shown(weighed.row.seen.ttft.map(Micros::get))
             ),
+            Effect::Fit(fit) => format!(
+                "fit model={} lessons={}",
+                fit.model,
+                fit.task.lessons().count()
+            ),
             Effect::Drained => "drained".to_owned(),
         };
         self.write(">", &text, now);

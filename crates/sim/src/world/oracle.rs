@@ -312,6 +312,7 @@ impl Oracles {
             },
             Effect::Drained
             | Effect::Weighed(_)
+            | Effect::Fit(_)
             | Effect::Failed { .. }
             | Effect::Start { .. }
             | Effect::Stop { .. }

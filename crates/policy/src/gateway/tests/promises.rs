@@ -54,6 +54,7 @@ fn weighed(effects: &[Effect]) -> Vec<slo::Row> {
         | Effect::Retired { .. }
         | Effect::Mark(_)
         | Effect::Record(_)
+        | Effect::Fit(_)
         | Effect::Drained => None,
     });
     rows.collect()

@@ -204,6 +204,7 @@ proptest! {
                 | Effect::Retired { .. }
                 | Effect::Mark(_)
                 | Effect::Weighed(_)
+                | Effect::Fit(_)
                 | Effect::Drained => {}
             }
         }

@@ -63,7 +63,14 @@ impl Admission {
     pub fn recall(&mut self, state: State) {
         self.costs.prefill = state.prefill.fit();
         self.costs.decode = state.decode.fit();
-        self.door = state.door.map(CalibratorState::calibrator);
+        let [ttft, tpot, e2e] = state.door.map(CalibratorState::calibrator);
+        self.door[1] = tpot;
+        self.door[2] = e2e;
+        // Scores by trees mean nothing without them.
+        if self.slo.fitted_for().is_some() || state.model.is_empty() {
+            self.door[0] = ttft;
+            self.model = state.model;
+        }
         self.stage = state.stage.calibrator();
         for output in state.outputs {
             self.lengths.pool.push(Tokens::new(output));
@@ -71,7 +78,6 @@ impl Admission {
         for prompt in state.prompts {
             self.prompts.push(Tokens::new(prompt));
         }
-        self.model = state.model;
     }
 }
 

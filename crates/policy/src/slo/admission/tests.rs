@@ -1,7 +1,7 @@
 //! Promises alone: what is scored, against what, and what is not.
 
 use super::super::facts::PoolFacts;
-use super::super::terms::Alpha;
+use super::super::terms::{Alpha, Learner};
 use super::*;
 use crate::outcome::{FinishReason, Phase};
 
@@ -234,4 +234,102 @@ fn tenants_with_short_answers_and_with_long_ones_are_told_apart() {
     };
     assert_eq!(most(0, &mut all), Tokens::new(10));
     assert_eq!(most(1, &mut all), Tokens::new(90));
+}
+
+/// Lets one in that waits behind others for so long.
+fn waits(admission: &mut Admission, id: u64, ahead: u64, takes: u64, now: Time) -> Time {
+    let judged = admission.judge(door(id, ahead, now), now);
+    let id = RequestId::new(id);
+    admission.let_in(id, judged);
+    let first = now + Micros::from_millis(takes);
+    admission.sent(id, Tokens::new(1_000), 4, first);
+    admission.first_token(id, first);
+    admission.ended(id, seen(completed(), Some(first.since(now))), first);
+    first
+}
+
+/// Admission that has seen so many wait, each by what is ahead of it.
+fn that_waited(count: u64) -> (Admission, Time) {
+    let mut all = admission();
+    let mut now = at(0);
+    for id in 0..20 {
+        now = one(&mut all, id, 100, now);
+    }
+    for id in 0..count {
+        let ahead = 1 + id % 9;
+        now = waits(&mut all, 1_000 + id, ahead, 100 * ahead + id % 7, now);
+    }
+    (all, now)
+}
+
+#[test]
+fn a_fit_is_ordered_once_enough_have_waited_and_while_none_is_awaited() {
+    let (mut all, now) = that_waited(511);
+    assert_eq!(all.task(now), None);
+    let now = waits(&mut all, 9_000, 3, 300, now);
+    let task = all.task(now).unwrap();
+    assert_eq!(task.lessons().count(), 512);
+    assert_eq!(all.task(now), None, "it is under way");
+    let mut plain = Admission::new(all.slo().by(Learner::Structural));
+    let mut now = at(0);
+    for id in 0..20 {
+        now = one(&mut plain, id, 100, now);
+    }
+    for id in 0..600 {
+        now = waits(&mut plain, 1_000 + id, 2, 200, now);
+    }
+    assert_eq!(
+        plain.task(now),
+        None,
+        "nothing is fitted where nobody wants it"
+    );
+    assert_eq!(plain.view(PoolFacts::default(), now).model.lessons, 0);
+}
+
+#[test]
+fn bounds_stay_what_they_were_worth_when_a_model_takes_the_place_of_another() {
+    let (mut all, now) = that_waited(512);
+    let task = all.task(now).unwrap();
+    let mut later = now;
+    for id in 0..10 {
+        later = waits(&mut all, 8_000 + id, 4, 400, later);
+    }
+    let levels = |all: &Admission| all.door[0].groups.each_ref().map(|one| one.level);
+    let before = levels(&all);
+    let judged = |all: &mut Admission| {
+        let judged = all.judge(door(9_999, 4, later), later);
+        judged.bounds[0].unwrap().promised.get()
+    };
+    let plain = judged(&mut all);
+    // A model that takes every wait for four times as long as it is planned.
+    let trees = Trees::new(vec![vec![super::super::trees::Node::Leaf(2_000)]]).unwrap();
+    all.fitted(task.given(trees));
+    assert_eq!(levels(&all), before, "what was missed was missed");
+    assert_eq!(all.door[0].rows(), 500, "with those that came meanwhile");
+    let misled = judged(&mut all);
+    assert!(
+        misled.abs_diff(plain) < plain / 50,
+        "{misled} us by four times the plan, {plain} us by the plan"
+    );
+}
+
+#[test]
+fn what_a_request_waited_before_it_was_read_is_part_of_its_bound() {
+    let mut all = admission();
+    let mut now = at(0);
+    for id in 0..40 {
+        now = one(&mut all, id, 100, now);
+    }
+    let late = Door {
+        received: now,
+        facts: Facts {
+            waited: Micros::from_secs(1),
+            ..door(100, 0, now).facts
+        },
+        ..door(100, 0, now)
+    };
+    let now = now + Micros::from_secs(1);
+    let bound = |door: Door, all: &mut Admission| all.judge(door, now).bounds[0].unwrap().promised;
+    let (read_late, at_once) = (bound(late, &mut all), bound(door(101, 0, now), &mut all));
+    assert_eq!(read_late, at_once + Micros::from_secs(1));
 }

@@ -6,7 +6,7 @@ use super::super::sight::Sight;
 use super::super::terms::Terms;
 use super::{Admission, alone};
 use crate::tenant::Class;
-use crate::units::{Micros, Time, Tokens};
+use crate::units::{Micros, Time, Tokens, count};
 
 /// A pool's admission at one moment.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -19,6 +19,29 @@ pub struct View {
     pub classes: Vec<ClassView>,
     /// Scores that TTFT is calibrated by: of those that waited, and from the replica on.
     pub rows: (usize, usize),
+    /// What estimates are put right by.
+    pub model: ModelView,
+}
+
+/// What estimates are put right by.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ModelView {
+    /// Trees; none where the plan alone is as good, or nothing has been fitted.
+    pub trees: u64,
+    /// Lessons that the next fit has.
+    pub lessons: u64,
+    /// What the last fit came to; `None` before there was one.
+    pub last: Option<FitView>,
+}
+
+/// What a fit came to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FitView {
+    /// Lessons that it had.
+    pub lessons: u64,
+    /// Pinball loss of bounds by its trees, in thousandths of that of bounds by the plan alone,
+    /// over lessons that they were not fitted to.
+    pub loss: u64,
 }
 
 /// What one class is promised, and how that stands.
@@ -83,6 +106,11 @@ impl Admission {
             costs,
             classes: Class::ALL.into_iter().filter_map(class).collect(),
             rows: (self.door[0].rows(), self.stage.rows()),
+            model: ModelView {
+                trees: count(self.model.as_slice().len()),
+                lessons: count(self.lessons.len()),
+                last: self.fit,
+            },
         }
     }
 

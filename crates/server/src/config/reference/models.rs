@@ -91,7 +91,8 @@ pub(super) const MODELS: &[Key] = &[
         "on or off",
         Is("off"),
         "Whether requests of one tenant share the KV of what their prompts begin with alike. \
-         Faster, but a seed need no longer repeat its text.",
+         Faster, but a seed need no longer repeat its text. What nobody uses just then is kept \
+         beside the KV, in up to as much memory again.",
     ),
     key(
         "models[].queue.max_requests",
@@ -375,6 +376,13 @@ pub(super) const MODELS: &[Key] = &[
         Is("rolling"),
         "How a bound is made of an estimate: by the last requests, by the first 2000 for good, or \
          not at all. The last two are there to compare with.",
+    ),
+    key(
+        "models[].slo.model",
+        "one of `learned` `structural`",
+        Is("learned"),
+        "What an estimate of the first token is put right by: by trees that are fitted to what \
+         came of the last requests, in the background, or by nothing.",
     ),
     key(
         "models[].slo.classes[].class",

@@ -1,0 +1,152 @@
+//! How well models of what plans miss do, walking forward: each is fitted to the lessons before a
+//! moment, and bounds those that come after it.
+//!
+//! No clock is read here: how long a fit takes is for a benchmark.
+
+use std::cell::RefCell;
+use std::fmt::Write as _;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use tollgate_policy::gateway::{Effect, Event, Gateway, Gauges, Reserved};
+use tollgate_policy::ids::TenantId;
+use tollgate_policy::slo::Alpha;
+use tollgate_policy::slo::fit::Task;
+use tollgate_policy::slo::lessons::Lesson;
+use tollgate_policy::slo::trees::FEATURES;
+use tollgate_policy::units::{Service, Time};
+
+use crate::control::Control;
+use crate::overload::{Bench, StudyError};
+use crate::scenario::Contender;
+use crate::stats::Sorted;
+use crate::trace::Trace;
+use crate::world;
+
+/// Lessons that a fit has at most, and that are bounded by it before the next.
+const WINDOW: usize = 4_096;
+const STRIDE: usize = 256;
+
+/// Lessons before which nothing is scored.
+const WARMUP: usize = 1_024;
+
+/// A gateway whose orders to fit are looked at.
+struct Overheard {
+    gateway: Gateway,
+    lessons: Rc<RefCell<Vec<Lesson>>>,
+}
+
+impl Control for Overheard {
+    fn handle(&mut self, event: Event, now: Time) {
+        self.gateway.handle(event, now);
+    }
+
+    fn poll_effect(&mut self) -> Option<Effect> {
+        let effect = self.gateway.poll_effect();
+        if let Some(Effect::Fit(fit)) = &effect {
+            let mut lessons = self.lessons.borrow_mut();
+            // All of the first, and of later ones what is new.
+            let known = match lessons.is_empty() {
+                true => 0,
+                false => fit.task.lessons().count().saturating_sub(STRIDE),
+            };
+            lessons.extend(fit.task.lessons().skip(known));
+        }
+        effect
+    }
+
+    fn next_wake(&self) -> Option<Time> {
+        self.gateway.next_wake()
+    }
+
+    fn gauges(&self) -> Gauges {
+        self.gateway.gauges()
+    }
+
+    fn reserved(&self) -> Reserved {
+        self.gateway.reserved()
+    }
+
+    fn attained(&self, tenant: TenantId) -> Service {
+        self.gateway.attained(tenant)
+    }
+}
+
+/// What a gateway learns under half as much again as its engine can do.
+///
+/// # Errors
+/// As a study has them.
+pub fn lessons(trace: Option<&Trace>, seed: u64) -> Result<Vec<Lesson>, StudyError> {
+    let bench = Bench::new(trace, seed)?;
+    let (setup, _) = bench.setup(1.5, Contender::Tollgate, |_| {})?;
+    let lessons = Rc::new(RefCell::new(Vec::new()));
+    let control = Overheard {
+        gateway: Gateway::new(setup.config()),
+        lessons: Rc::clone(&lessons),
+    };
+    world::run(&setup, control, None);
+    Ok(lessons.take())
+}
+
+/// Lessons as lines: their features, what was planned, and what came, in microseconds.
+pub fn csv(lessons: &[Lesson]) -> String {
+    let mut text = format!("{},planned_us,came_us\n", FEATURES.join(","));
+    for lesson in lessons {
+        for feature in lesson.features {
+            // Writing to a string does not fail, here and below.
+            let _ = write!(text, "{feature},");
+        }
+        let _ = writeln!(text, "{},{}", lesson.planned.get(), lesson.came.get());
+    }
+    text
+}
+
+/// A table of how trees do, beside the plan alone.
+pub fn walk_forward(lessons: &[Lesson]) -> String {
+    let mut text =
+        "| bound | kept % | pinball ms | bound/outcome |\n|---|---|---|---|\n".to_owned();
+    let (mut plan, mut trees) = (Score::default(), Score::default());
+    for from in (WARMUP..lessons.len()).step_by(STRIDE) {
+        let known = &lessons[from.saturating_sub(WINDOW)..from];
+        let task = Task::new(Alpha::TENTH, vec![Arc::from(known)]);
+        let fitted = task.fit();
+        let factor = task.plain_factor();
+        for lesson in lessons[from..].iter().take(STRIDE) {
+            plan.add(factor.times(lesson.planned).get() as f64, lesson);
+            let bound = fitted.trees.put_right(&lesson.features, lesson.planned);
+            trees.add(bound.get() as f64, lesson);
+        }
+    }
+    for (name, score) in [("plan, one factor", plan), ("trees", trees)] {
+        let _ = writeln!(text, "| {name} | {}", score.text());
+    }
+    text
+}
+
+/// How bounds fare.
+#[derive(Debug, Default)]
+struct Score {
+    n: f64,
+    kept: f64,
+    loss: f64,
+    widths: Vec<f64>,
+}
+
+impl Score {
+    fn add(&mut self, bound: f64, lesson: &Lesson) {
+        let came = lesson.came.get() as f64;
+        self.n += 1.0;
+        self.kept += f64::from(u8::from(came <= bound));
+        self.loss += 0.9 * (came - bound).max(0.0) + 0.1 * (bound - came).max(0.0);
+        self.widths.push(bound / came.max(1.0));
+    }
+
+    fn text(self) -> String {
+        format!(
+            "{:.1} | {:.1} | {:.3} |",
+            100.0 * self.kept / self.n.max(1.0),
+            self.loss / self.n.max(1.0) / 1_000.0,
+            Sorted::new(self.widths).quantile(0.5).unwrap_or(0.0)
+        )
+    }
+}
