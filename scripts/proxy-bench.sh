@@ -140,7 +140,7 @@ rates() {
 # A load on one gateway; what came of it is in $work/rows.
 load() {
   "$tollgate" bench run --url "http://127.0.0.1:$1/v1" --model stub --tokenizer bytes --key '*=BENCH_KEY' \
-    --rows "$work/rows" --drain 5s "${@:2}" > "$work/report" 2>&1 || { cat "$work/report" >&2; }
+    --rows "$work/rows" "${@:2}" > "$work/report" 2>&1 || { cat "$work/report" >&2; }
 }
 # Times to first tokens, in microseconds from the intended send.
 ttfts() {
@@ -156,7 +156,7 @@ first() {
   echo 'gateway,round,requests,ttft_p50_ms,ttft_p99_ms'
   for round in $(seq "$rounds"); do
     for at in "${!names[@]}"; do
-      load "${ports[$at]}" --tenant bench:rate=200,prompt=64,output=4 --duration "${span:-10}s" --warm-up 2s
+      load "${ports[$at]}" --tenant bench:rate=200,prompt=64,output=4 --duration "${span:-10}s" --warm-up 2s --drain 5s
       ms() { ttfts | percentile "$1" | awk '{printf "%.2f", $1 / 1000}'; }
       echo "${names[$at]},$round,$(ttfts | wc -l),$(ms 50),$(ms 99)"
     done
