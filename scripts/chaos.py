@@ -3,9 +3,8 @@
 
     scripts/chaos.py TOLLGATE [SECONDS [RATE]]
 
-Under RATE (100) requests a second the engine is unwell for SECONDS (20), and has 40 more to come back:
-a replica that failed again and again is tried after pauses of up to 30 s. Prints a line of CSV for each: requests, those that came whole, those that broke off behind a
-token, those that were lost before one, what the replica had in flight at most in the two seconds after
+Under RATE (100) requests a second the engine is unwell for SECONDS (20), and has 40 more to come back.
+Prints a line of CSV for each: requests, those that came whole, those that broke off behind a token, those that were lost before one, what the replica had in flight at most in the two seconds after
 its return beside the most that another had, and how long it took until it took work again. Exits 1
 where a request was lost before a token, or the replica was not back by the end of its phase.
 

@@ -156,8 +156,7 @@ first() {
   echo 'gateway,round,requests,ttft_p50_ms,ttft_p99_ms'
   for round in $(seq "$rounds"); do
     for at in "${!names[@]}"; do
-      load "${ports[$at]}" --tenant bench:rate=200,prompt=64,output=4 --duration "${span:-10}s" --warm-up 2s \
-        --drain 5s
+      load "${ports[$at]}" --tenant bench:rate=200,prompt=64,output=4 --duration "${span:-10}s" --warm-up 2s --drain 5s
       ms() { ttfts | percentile "$1" | awk '{printf "%.2f", $1 / 1000}'; }
       echo "${names[$at]},$round,$(ttfts | wc -l),$(ms 50),$(ms 99)"
     done
