@@ -104,6 +104,8 @@ def simulated(given, cost, rate, seed, folder):
             elif what == "streamed":
                 seen[request][3] += int(values["output"])
                 seen[request][2] = float(at)
+            elif what == "engine_ended" and values["ending"].startswith("Finished"):
+                seen[request][2:] = [float(at), int(values["output"])]
     return list(seen.values())
 
 
