@@ -45,3 +45,50 @@ impl Control for Gateway {
         Self::attained(self, tenant)
     }
 }
+
+/// What passes by between a world and its gateway.
+pub(crate) trait Ear {
+    /// A fact on its way to the gateway, which may be another one behind the ear.
+    fn event(&mut self, event: Event) -> Event {
+        event
+    }
+
+    /// An order on its way to the world.
+    fn effect(&mut self, effect: &Effect);
+}
+
+/// A gateway that is listened to.
+#[derive(Debug)]
+pub(crate) struct Overheard<E> {
+    pub(crate) gateway: Gateway,
+    pub(crate) ear: E,
+}
+
+impl<E: Ear> Control for Overheard<E> {
+    fn handle(&mut self, event: Event, now: Time) {
+        let event = self.ear.event(event);
+        self.gateway.handle(event, now);
+    }
+
+    fn poll_effect(&mut self) -> Option<Effect> {
+        let effect = self.gateway.poll_effect();
+        effect.iter().for_each(|effect| self.ear.effect(effect));
+        effect
+    }
+
+    fn next_wake(&self) -> Option<Time> {
+        self.gateway.next_wake()
+    }
+
+    fn gauges(&self) -> Gauges {
+        self.gateway.gauges()
+    }
+
+    fn reserved(&self) -> Reserved {
+        self.gateway.reserved()
+    }
+
+    fn attained(&self, tenant: TenantId) -> Service {
+        self.gateway.attained(tenant)
+    }
+}

@@ -8,15 +8,13 @@ use std::fmt::Write as _;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use tollgate_policy::gateway::{Effect, Event, Gateway, Gauges, Reserved};
-use tollgate_policy::ids::TenantId;
+use tollgate_policy::gateway::{Effect, Gateway};
 use tollgate_policy::slo::Alpha;
 use tollgate_policy::slo::fit::Task;
 use tollgate_policy::slo::lessons::Lesson;
 use tollgate_policy::slo::trees::FEATURES;
-use tollgate_policy::units::{Service, Time};
 
-use crate::control::Control;
+use crate::control::{Ear, Overheard};
 use crate::overload::{Bench, StudyError};
 use crate::scenario::Contender;
 use crate::stats::Sorted;
@@ -30,45 +28,19 @@ const STRIDE: usize = 256;
 /// Lessons before which nothing is scored.
 const WARMUP: usize = 1_024;
 
-/// A gateway whose orders to fit are looked at.
-struct Overheard {
-    gateway: Gateway,
-    lessons: Rc<RefCell<Vec<Lesson>>>,
-}
+/// Hears what trees are to be fitted to.
+struct Pupil(Rc<RefCell<Vec<Lesson>>>);
 
-impl Control for Overheard {
-    fn handle(&mut self, event: Event, now: Time) {
-        self.gateway.handle(event, now);
-    }
-
-    fn poll_effect(&mut self) -> Option<Effect> {
-        let effect = self.gateway.poll_effect();
-        if let Some(Effect::Fit(fit)) = &effect {
-            let mut lessons = self.lessons.borrow_mut();
-            // All of the first, and of later ones what is new.
-            let known = match lessons.is_empty() {
-                true => 0,
-                false => fit.task.lessons().count().saturating_sub(STRIDE),
-            };
-            lessons.extend(fit.task.lessons().skip(known));
-        }
-        effect
-    }
-
-    fn next_wake(&self) -> Option<Time> {
-        self.gateway.next_wake()
-    }
-
-    fn gauges(&self) -> Gauges {
-        self.gateway.gauges()
-    }
-
-    fn reserved(&self) -> Reserved {
-        self.gateway.reserved()
-    }
-
-    fn attained(&self, tenant: TenantId) -> Service {
-        self.gateway.attained(tenant)
+impl Ear for Pupil {
+    fn effect(&mut self, effect: &Effect) {
+        let Effect::Fit(fit) = effect else { return };
+        let mut lessons = self.0.borrow_mut();
+        // All of the first, and of later ones what is new.
+        let known = match lessons.is_empty() {
+            true => 0,
+            false => fit.task.lessons().count().saturating_sub(STRIDE),
+        };
+        lessons.extend(fit.task.lessons().skip(known));
     }
 }
 
@@ -82,7 +54,7 @@ pub fn lessons(trace: Option<&Trace>, seed: u64) -> Result<Vec<Lesson>, StudyErr
     let lessons = Rc::new(RefCell::new(Vec::new()));
     let control = Overheard {
         gateway: Gateway::new(setup.config()),
-        lessons: Rc::clone(&lessons),
+        ear: Pupil(Rc::clone(&lessons)),
     };
     world::run(&setup, control, None);
     Ok(lessons.take())

@@ -2,15 +2,13 @@
 
 use std::collections::VecDeque;
 
-use tollgate_policy::gateway::{Effect, Event, Gauges, Learned, Reserved};
-use tollgate_policy::ids::TenantId;
+use tollgate_policy::gateway::{Effect, Event, Learned};
 use tollgate_policy::slo::fit::Task;
 use tollgate_policy::slo::trees::{Node, Trees};
 use tollgate_policy::slo::{Learner, Slo, Terms};
-use tollgate_policy::units::Service;
 
 use super::*;
-use crate::control::Control;
+use crate::control::{Ear, Overheard};
 
 fn bench() -> Bench<'static> {
     Bench {
@@ -51,50 +49,28 @@ fn setup_at(load: f64) -> (Setup, Time) {
     (setup.unwrap(), Time::START + span)
 }
 
-/// A gateway that is handed a useless model in place of each that it has fitted.
-struct Misled {
-    gateway: Gateway,
-    tasks: VecDeque<Task>,
-}
+/// Hands over a useless model in place of each that was fitted.
+#[derive(Default)]
+struct Misleader(VecDeque<Task>);
 
-impl Control for Misled {
-    fn handle(&mut self, event: Event, now: Time) {
-        let event = if let Event::Recalled {
+impl Ear for Misleader {
+    fn event(&mut self, event: Event) -> Event {
+        let Event::Recalled {
             model,
             learned: Learned::Fitted(_),
         } = event
-        {
-            let task = self.tasks.pop_front().unwrap();
-            let learned = Learned::Fitted(Box::new(task.given(useless())));
-            Event::Recalled { model, learned }
-        } else {
-            event
+        else {
+            return event;
         };
-        self.gateway.handle(event, now);
+        let task = self.0.pop_front().unwrap();
+        let learned = Learned::Fitted(Box::new(task.given(useless())));
+        Event::Recalled { model, learned }
     }
 
-    fn poll_effect(&mut self) -> Option<Effect> {
-        let effect = self.gateway.poll_effect();
-        if let Some(Effect::Fit(fit)) = &effect {
-            self.tasks.push_back(fit.task.clone());
+    fn effect(&mut self, effect: &Effect) {
+        if let Effect::Fit(fit) = effect {
+            self.0.push_back(fit.task.clone());
         }
-        effect
-    }
-
-    fn next_wake(&self) -> Option<Time> {
-        self.gateway.next_wake()
-    }
-
-    fn gauges(&self) -> Gauges {
-        self.gateway.gauges()
-    }
-
-    fn reserved(&self) -> Reserved {
-        self.gateway.reserved()
-    }
-
-    fn attained(&self, tenant: TenantId) -> Service {
-        self.gateway.attained(tenant)
     }
 }
 
@@ -114,9 +90,9 @@ fn patient(load: f64, learner: Learner) -> (Setup, Time) {
 fn with_a_useless_model_the_coverage_holds_and_only_the_width_suffers() {
     let (setup, until) = patient(0.95, Learner::Learned);
     let fair = world::run(&setup, Gateway::new(setup.config()), None);
-    let misled = Misled {
+    let misled = Overheard {
         gateway: Gateway::new(setup.config()),
-        tasks: VecDeque::new(),
+        ear: Misleader::default(),
     };
     let misled = world::run(&setup, misled, None);
     let [fair, misled] = [fair, misled].map(|run| Kept::of(&run.tally, WARMUP, until));
