@@ -7,8 +7,8 @@
 //! seconds.
 //!
 //! Knows which sequences have which positions only by the copies and cuts that it is told of. What
-//! is kept takes as many bytes again as the KV of the cached tokens, each counted once, and for each
-//! prefix that was cut up to a piece more.
+//! is kept takes as many bytes again as the KV of the cached tokens, each counted once, and for
+//! each prefix that was cut up to a piece more.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Range;
