@@ -56,9 +56,12 @@ impl Bounds {
     /// paid anyhow.
     pub const HEADROOM: u32 = 3;
 
-    /// Windows smaller than this keep nothing back by themselves: one sequence would be too large a
-    /// part of them.
+    /// Windows smaller than this keep nothing back before somebody had to wait: one sequence is a
+    /// large part of them, and where answers are short it is not needed.
     pub const HEADROOM_FROM: u32 = 16;
+
+    /// Windows smaller than this never keep anything back by themselves.
+    pub const HEADROOM_LEAST: u32 = 4;
 
     /// Per cent that is kept at most by itself, however often somebody had to wait.
     pub const HEADROOM_MAX: u32 = 12;
@@ -69,6 +72,11 @@ impl Bounds {
 
     /// After so long without such a wait, one less is kept.
     pub const EASE_AFTER: Micros = Micros::from_secs(10);
+
+    /// The last one that a small window keeps is kept until no tenant came for so long that could
+    /// use it: as long as a tenant counts as active. Who comes next would wait for somebody's whole
+    /// answer otherwise, however long ago the last wait was.
+    pub const EASE_LAST_AFTER: Micros = Micros::from_secs(60);
 
     /// First in, first out hands everything on: the baseline, with nothing kept back.
     pub const fn open() -> Self {
@@ -91,7 +99,8 @@ impl Bounds {
         let part = |per_cent: u32| (limit * per_cent).div_ceil(100);
         match self.headroom {
             Knob::Fixed(kept) => kept.min(limit.saturating_sub(1)),
-            Knob::Auto if limit < Self::HEADROOM_FROM => 0,
+            Knob::Auto if limit < Self::HEADROOM_LEAST => 0,
+            Knob::Auto if limit < Self::HEADROOM_FROM => more.min(part(Self::HEADROOM_MAX)),
             Knob::Auto => (part(Self::HEADROOM) + more).min(part(Self::HEADROOM_MAX)),
         }
     }
@@ -132,9 +141,9 @@ pub struct Ask {
     pub kv: KvBlocks,
     /// Its prompt.
     pub prompt: Tokens,
-    /// Whether its tenant has less than its share running.
-    pub below_share: bool,
-    /// The same, while others are active too.
+    /// Whether it may use what is kept for tenants below their share.
+    pub may_use_kept: bool,
+    /// Whether its tenant has less than its share running while others are active too.
     pub beside_others: bool,
     /// Per cent of the KV set aside for its tenant.
     pub floor: u8,
@@ -153,6 +162,18 @@ pub enum Blocked {
     Kv,
     /// As many sequences run as may.
     Sequences,
+}
+
+/// Whether a request that goes to a replica is of those that sequences are kept for: of a tenant
+/// that has no more than its share, beside others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Newcomer {
+    /// It is not.
+    No,
+    /// It found its place in time.
+    InTime,
+    /// It waited for one, and nothing else of its tenant could have taken what was kept.
+    Late,
 }
 
 /// Why a window last changed its size.
@@ -313,7 +334,7 @@ impl Window {
             return Err(Blocked::Kv);
         }
         let kept = self.headroom();
-        if self.held.sequences + kept >= self.limit() && !ask.below_share {
+        if self.held.sequences + kept >= self.limit() && !ask.may_use_kept {
             return Err(Blocked::Headroom);
         }
         if self.bounds.paced && !ask.beside_others {
@@ -337,7 +358,7 @@ impl Window {
             class,
             kv: KvBlocks::ZERO,
             prompt: Tokens::ZERO,
-            below_share: true,
+            may_use_kept: true,
             beside_others: true,
             floor: 100,
             tenant_kv: KvBlocks::ZERO,
@@ -429,24 +450,45 @@ impl Window {
         self.bounds.headroom(self.limit(), self.more.0)
     }
 
-    /// A tenant below its share had to wait for a sequence: one more is kept from now on.
-    pub fn fell_short(&mut self, now: Time) {
+    /// A request goes to the replica: where it was late, one more sequence is kept from now on.
+    pub fn sent_to(&mut self, who: Newcomer, now: Time) {
         self.ease(now);
         let before = self.headroom();
-        self.more = (self.more.0 + 1, now);
-        if self.headroom() == before {
-            self.more.0 -= 1;
+        match who {
+            Newcomer::No => {}
+            Newcomer::InTime if self.is_last() => self.more.1 = now,
+            Newcomer::InTime => {}
+            Newcomer::Late => {
+                self.more = (self.more.0 + 1, now);
+                if self.headroom() == before {
+                    self.more.0 -= 1;
+                }
+            }
         }
     }
 
     /// Keeps less again where nobody had to wait for long enough.
-    pub fn ease(&mut self, now: Time) {
+    fn ease(&mut self, now: Time) {
         let (more, since) = self.more;
-        let rests = now.since(since).get() / Bounds::EASE_AFTER.get();
+        let (rest, least) = match (self.is_last(), self.keeps_none_by_itself()) {
+            (true, _) => (Bounds::EASE_LAST_AFTER, 0),
+            (false, true) => (Bounds::EASE_AFTER, 1),
+            (false, false) => (Bounds::EASE_AFTER, 0),
+        };
+        let rests = now.since(since).get() / rest.get();
         if more > 0 && rests > 0 {
             let fewer = u64::from(more).saturating_sub(rests);
-            self.more = (u32::try_from(fewer).unwrap_or(0), now);
+            self.more = (u32::try_from(fewer).unwrap_or(0).max(least), now);
         }
+    }
+
+    /// Whether the one sequence that is kept is one more than is kept by itself.
+    fn is_last(&self) -> bool {
+        self.more.0 == 1 && self.keeps_none_by_itself()
+    }
+
+    fn keeps_none_by_itself(&self) -> bool {
+        self.bounds.headroom(self.limit(), 0) == 0
     }
 
     /// Prompt tokens that may be in flight to their first token, where a step can bear `measured`
@@ -490,296 +532,4 @@ impl Window {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn window(bounds: Bounds, sequences: u32, kv: u64) -> Window {
-        let mut window = Window::new(bounds);
-        window.resize(Capacity {
-            sequences,
-            kv: KvBlocks::new(kv),
-        });
-        window
-    }
-
-    fn ask(class: Class, kv: u64) -> Ask {
-        Ask {
-            class,
-            kv: KvBlocks::new(kv),
-            prompt: Tokens::new(100),
-            below_share: false,
-            beside_others: false,
-            floor: 0,
-            tenant_kv: KvBlocks::ZERO,
-        }
-    }
-
-    fn hold(window: &mut Window, class: Class, kv: u64) {
-        window.hold(class, KvBlocks::new(kv), Tokens::ZERO);
-    }
-
-    #[test]
-    fn a_replica_that_others_have_filled_is_not_empty_because_we_hold_nothing_in_it() {
-        let mut window = window(Bounds::default(), 10, 100);
-        let reserved = Ask {
-            floor: 60,
-            ..ask(Class::Reserved, 5)
-        };
-        window.report(0, KvBlocks::new(97));
-        assert_eq!(window.room_for(&reserved, None), Err(Blocked::Kv));
-        window.report(0, KvBlocks::new(80));
-        assert_eq!(window.room_for(&reserved, None), Ok(()));
-    }
-
-    #[test]
-    fn what_a_replica_said_of_our_own_is_outdated_when_we_hold_nothing_any_more() {
-        let mut window = window(Bounds::default(), 10, 100);
-        hold(&mut window, Class::Standard, 90);
-        window.report(0, KvBlocks::new(90));
-        window.release(Class::Standard, KvBlocks::new(90));
-        assert_eq!(window.occupancy(), KvBlocks::ZERO);
-        assert_eq!(window.room_for(&ask(Class::Standard, 99), None), Ok(()));
-    }
-
-    #[test]
-    fn a_tenant_that_is_alone_is_not_held_to_prefill_where_the_replica_keeps_it_back_for_others() {
-        for (paced, room) in [(true, Ok(())), (false, Err(Blocked::Prefill))] {
-            let bounds = Bounds {
-                paced,
-                ..Bounds::default()
-            };
-            let mut window = window(bounds, 10, 1_000);
-            let prompt = Tokens::new(100);
-            let counted = window.counted(prompt, Haste::WhileAlone);
-            window.hold(Class::Standard, KvBlocks::new(1), counted);
-            let alone = Ask {
-                below_share: true,
-                ..ask(Class::Standard, 1)
-            };
-            assert_eq!(window.room_for(&alone, Some(Tokens::new(50))), room);
-            window.hold(Class::Standard, KvBlocks::new(1), prompt);
-            let newcomer = Ask {
-                beside_others: true,
-                ..alone
-            };
-            let blocked = Err(Blocked::Prefill);
-            assert_eq!(window.room_for(&newcomer, Some(Tokens::new(50))), blocked);
-        }
-    }
-
-    #[test]
-    fn more_is_kept_for_a_while_where_newcomers_found_none_up_to_a_bound() {
-        let at = |secs| Time::START + Micros::from_secs(secs);
-        let mut auto = window(Bounds::default(), 64, 100);
-        assert_eq!(auto.headroom(), 2);
-        (0..20).for_each(|_| auto.fell_short(at(1)));
-        assert_eq!(auto.headroom(), 8);
-        auto.ease(at(10));
-        assert_eq!(auto.headroom(), 8);
-        auto.ease(at(21));
-        assert_eq!(auto.headroom(), 6);
-        auto.ease(at(1_000));
-        assert_eq!(auto.headroom(), 2);
-        let set = Bounds {
-            headroom: Knob::Fixed(5),
-            ..Bounds::default()
-        };
-        let mut set = window(set, 64, 100);
-        set.fell_short(at(1));
-        assert_eq!(set.headroom(), 5);
-    }
-
-    #[test]
-    fn each_class_is_let_in_up_to_its_own_threshold() {
-        let mut window = window(Bounds::default(), 10, 100);
-        hold(&mut window, Class::Standard, 59);
-        assert_eq!(window.room_for(&ask(Class::BestEffort, 1), None), Ok(()));
-        hold(&mut window, Class::Standard, 1);
-        assert_eq!(
-            window.room_for(&ask(Class::BestEffort, 6), None),
-            Err(Blocked::Kv)
-        );
-        assert_eq!(
-            window.room_for(&ask(Class::BestEffort, 5), None),
-            Ok(()),
-            "its minimum"
-        );
-        assert_eq!(window.room_for(&ask(Class::Standard, 25), None), Ok(()));
-        assert_eq!(
-            window.room_for(&ask(Class::Standard, 26), None),
-            Err(Blocked::Kv)
-        );
-        let reserved = Ask {
-            floor: 40,
-            ..ask(Class::Reserved, 32)
-        };
-        assert_eq!(window.room_for(&reserved, None), Ok(()));
-        let over_floor = Ask {
-            tenant_kv: KvBlocks::new(9),
-            ..reserved
-        };
-        assert_eq!(window.room_for(&over_floor, None), Err(Blocked::Kv));
-        let too_much = Ask {
-            floor: 100,
-            ..ask(Class::Reserved, 33)
-        };
-        assert_eq!(
-            window.room_for(&too_much, None),
-            Err(Blocked::Kv),
-            "never past 92"
-        );
-    }
-
-    #[test]
-    fn what_the_replica_says_counts_where_it_is_more_than_was_reserved() {
-        let mut window = window(Bounds::default(), 10, 100);
-        hold(&mut window, Class::Standard, 10);
-        window.report(0, KvBlocks::new(84));
-        assert_eq!(
-            window.room_for(&ask(Class::Standard, 2), None),
-            Err(Blocked::Kv)
-        );
-        assert_eq!(window.room_for(&ask(Class::Standard, 1), None), Ok(()));
-    }
-
-    #[test]
-    fn the_last_sequences_are_kept_for_tenants_below_their_share() {
-        let mut window = window(Bounds::default(), 64, 10_000);
-        for _ in 0..62 {
-            assert_eq!(window.room_for(&ask(Class::Standard, 1), None), Ok(()));
-            hold(&mut window, Class::Standard, 1);
-        }
-        assert_eq!(
-            window.room_for(&ask(Class::Standard, 1), None),
-            Err(Blocked::Headroom)
-        );
-        let below = Ask {
-            below_share: true,
-            ..ask(Class::Standard, 1)
-        };
-        assert_eq!(window.room_for(&below, None), Ok(()));
-    }
-
-    #[test]
-    fn prefill_in_flight_is_bounded_but_never_to_nothing() {
-        let mut window = window(Bounds::default(), 64, 10_000);
-        let bearable = Some(Tokens::new(250));
-        hold(&mut window, Class::Standard, 1);
-        assert_eq!(
-            window.room_for(&ask(Class::Standard, 1), Some(Tokens::new(10))),
-            Ok(())
-        );
-        window.hold(Class::Standard, KvBlocks::new(1), Tokens::new(100));
-        assert_eq!(window.room_for(&ask(Class::Standard, 1), bearable), Ok(()));
-        window.hold(Class::Standard, KvBlocks::new(1), Tokens::new(100));
-        assert_eq!(
-            window.room_for(&ask(Class::Standard, 1), bearable),
-            Err(Blocked::Prefill)
-        );
-        let below = Ask {
-            below_share: true,
-            beside_others: true,
-            ..ask(Class::Standard, 1)
-        };
-        assert_eq!(
-            window.room_for(&below, bearable),
-            Ok(()),
-            "up to as much again, beside others"
-        );
-        window.prefilled(Tokens::new(100));
-        assert_eq!(window.room_for(&ask(Class::Standard, 1), bearable), Ok(()));
-    }
-
-    #[test]
-    fn it_shrinks_while_sequences_wait_inside_and_grows_back_when_used_up() {
-        let mut window = window(Bounds::default(), 10, 1_000);
-        for _ in 0..10 {
-            hold(&mut window, Class::Standard, 1);
-        }
-        window.report(3, KvBlocks::ZERO);
-        assert_eq!(window.limit(), 10, "they may just not have begun");
-        window.report(3, KvBlocks::ZERO);
-        assert_eq!((window.limit(), window.moved()), (7, Moved::Shrank));
-        for _ in 0..3 {
-            window.release(Class::Standard, KvBlocks::new(1));
-        }
-        window.report(0, KvBlocks::ZERO);
-        assert_eq!((window.limit(), window.moved()), (8, Moved::Grew));
-        window.report(0, KvBlocks::ZERO);
-        assert_eq!(
-            window.limit(),
-            8,
-            "it does not grow while it is not used up"
-        );
-    }
-
-    #[test]
-    fn a_replica_that_never_says_what_it_holds_is_not_full_for_ever() {
-        let mut window = window(Bounds::default(), 10, 100);
-        hold(&mut window, Class::Standard, 5);
-        for _ in 0..50 {
-            hold(&mut window, Class::Standard, 5);
-            window.release(Class::Standard, KvBlocks::new(5));
-        }
-        assert_eq!(window.occupancy(), KvBlocks::new(5));
-        assert_eq!(window.room_for(&ask(Class::Standard, 50), None), Ok(()));
-    }
-
-    #[test]
-    fn what_was_sent_since_a_report_counts_on_top_of_it() {
-        let mut window = window(Bounds::default(), 10, 100);
-        window.report(0, KvBlocks::new(60));
-        hold(&mut window, Class::Standard, 20);
-        assert_eq!(window.occupancy(), KvBlocks::new(80));
-        window.report(0, KvBlocks::new(70));
-        assert_eq!(window.occupancy(), KvBlocks::new(70));
-    }
-
-    #[test]
-    fn a_replica_that_never_reports_is_not_taken_for_a_full_one() {
-        let mut window = window(Bounds::default(), 10, 100);
-        for _ in 0..100 {
-            hold(&mut window, Class::Standard, 20);
-            window.release(Class::Standard, KvBlocks::new(20));
-        }
-        assert_eq!(window.occupancy(), KvBlocks::ZERO);
-    }
-
-    #[test]
-    fn a_replica_that_is_back_is_given_more_with_each_answer() {
-        let mut window = window(Bounds::default(), 10, 1_000);
-        window.warm_up();
-        assert_eq!((window.limit(), window.moved()), (2, Moved::Returned));
-        for _ in 0..2 {
-            hold(&mut window, Class::Standard, 1);
-        }
-        assert_eq!(
-            window.room_for(&ask(Class::Standard, 1), None),
-            Err(Blocked::Sequences)
-        );
-        for answered in 1..8 {
-            window.answered();
-            assert_eq!(window.limit(), 2 + answered);
-        }
-        window.answered();
-        assert_eq!((window.limit(), window.warming), (10, None));
-    }
-
-    #[test]
-    fn a_request_that_is_alone_fits_whatever_it_is_expected_to_grow_to() {
-        let window = window(Bounds::default(), 4, 10);
-        assert_eq!(
-            window.room_for(&ask(Class::BestEffort, 1_000), None),
-            Ok(())
-        );
-    }
-
-    #[test]
-    fn what_was_held_is_given_back_whole() {
-        let mut window = window(Bounds::default(), 4, 10);
-        window.hold(Class::BestEffort, KvBlocks::new(6), Tokens::new(9));
-        window.prefilled(Tokens::new(9));
-        window.release(Class::BestEffort, KvBlocks::new(6));
-        assert_eq!(window.held, Held::default());
-    }
-}
+mod tests;

@@ -302,7 +302,8 @@ pub(super) const MODELS: &[Key] = &[
         "auto or number, 0..=256",
         Is("auto"),
         "The last of them, kept for tenants that have less than their share running; by itself 3% \
-         of them, and for a while more, up to 12%, where such a tenant had to wait.",
+         of them, and for a while more, up to 12%, where such a tenant had to wait; of 4 to 15 none \
+         before that, and then one for as long as such tenants come.",
     ),
     key(
         "models[].window.prefill",
