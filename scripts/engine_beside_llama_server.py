@@ -161,21 +161,21 @@ def main():
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--requests", type=int, default=32, help="of the shared workload")
     options.add_argument("--only", choices=["plain", "shared"])
-    options.add_argument("--step-tokens", type=int, default=512, help="of Tollgate")
+    options.add_argument("--step-tokens", type=int, help="of Tollgate, in place of its default")
     given = options.parse_args()
     plain = [prefill, decode(1), decode(8), decode(16), decode(32)]
     work = {"plain": plain, "shared": [shared(given.requests)]}
     chosen = work[given.only] if given.only else plain + work["shared"]
     with tempfile.TemporaryDirectory() as folder, open(f"{folder}/log", "w") as log:
         config = f"{folder}/config.yaml"
+        step = f" step_tokens: {given.step_tokens}," if given.step_tokens else ""
         with open(config, "w") as file:
             file.write(
                 f"listen: 127.0.0.1:{ports[0]}\ndata_dir: {folder}/data\n"
                 "identity: { anonymous: allow }\n"
                 f"models: [{{ name: m, path: {os.path.abspath(given.model)},"
                 f" threads: {given.threads}, max_sequences: {SEQUENCES}, context: {CONTEXT},"
-                f" kv_tokens: {SEQUENCES * CONTEXT}, step_tokens: {given.step_tokens},"
-                " prefix_cache: on }]\n"
+                f" kv_tokens: {SEQUENCES * CONTEXT},{step} prefix_cache: on }}]\n"
             )
         children = [
             start([given.tollgate, "serve", "--config", config], ports[0], "/ready", log),

@@ -18,7 +18,7 @@ use crate::llama::PUT_BACK;
 use crate::seed::mix;
 use crate::{Job, Token};
 
-/// Mixes in a test run, unless `TOLLGATE_MIXES` says how many.
+/// Mixes in a test run, unless `TOLLGATE_MIXES` says how many, or which: `100..200`.
 const MIXES: u64 = 32;
 
 /// Between the numbers of a mix's requests and those of the same when they are asked again. Even,
@@ -231,10 +231,11 @@ fn run(lab: &Lab, seeds: impl Iterator<Item = u64>) -> Tally {
 #[test]
 fn random_mixes_on_the_model_say_what_each_request_says_alone() {
     let Some(lab) = rig::llama() else { return };
-    let mixes = std::env::var("TOLLGATE_MIXES").map(|count| count.parse().unwrap());
-    let mixes = mixes.unwrap_or(MIXES);
-    let tally = run(&lab, 0..mixes);
-    println!("{mixes} mixes: {tally:?}");
+    let chosen = std::env::var("TOLLGATE_MIXES").unwrap_or_else(|_| MIXES.to_string());
+    let (first, end) = chosen.split_once("..").unwrap_or(("0", &chosen));
+    let mixes = first.parse().unwrap()..end.parse().unwrap();
+    let tally = run(&lab, mixes.clone());
+    println!("mixes {mixes:?}: {tally:?}");
     assert!(tally.copies > 0 && tally.cached_mixes > 0 && tally.contiguous_mixes > 0);
     assert!(tally.preempted > 0, "some mixes are short of room");
     assert!(tally.put_back > 0, "some find what was taken out of the KV");

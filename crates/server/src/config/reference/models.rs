@@ -58,8 +58,9 @@ pub(super) const MODELS: &[Key] = &[
     key(
         "models[].step_tokens",
         "tokens, 16..=8192",
-        Is("512"),
-        "Tokens that one step may compute; at least `max_sequences`.",
+        Means("160 and `max_sequences`"),
+        "Tokens that one step may compute; at least `max_sequences`. A CPU reads prompts as fast \
+         in small pieces as in large ones; a GPU wants 512 or more. First tokens wait for steps.",
     ),
     key(
         "models[].chunk_tokens",
