@@ -50,11 +50,18 @@ pub(crate) fn serve(args: ServeArgs) -> ExitCode {
     code
 }
 
+/// Cores to a thread that carries requests, where engines compute on those cores: for each token one
+/// such thread is woken, and a second one to look for more to do, at the engine's cost.
+const CORES_OF_ENGINES: usize = 4;
+
 /// Threads that carry requests.
 fn threads(config: &Config) -> usize {
-    let each_core = || std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let cores = std::thread::available_parallelism().map_or(1, NonZeroUsize::get);
+    let mut models = config.models.list().iter();
+    let here = |model: &ModelConfig| matches!(model.engine, EngineConfig::Embedded { .. });
+    let few = models.all(here).then(|| cores.div_ceil(CORES_OF_ENGINES));
     let wanted = config.server.threads.map(NonZeroUsize::get);
-    wanted.unwrap_or_else(each_core)
+    wanted.or(few).unwrap_or(cores)
 }
 
 /// The file's configuration, or the one that holds without a file; flags win over both.

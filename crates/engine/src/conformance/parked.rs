@@ -15,7 +15,7 @@ use crate::{Job, Token};
 fn prompt(id: usize) -> String {
     let system = "Every cart that comes by must stop, pay what its load is worth, and wait its \
                   turn. Be brief and be fair, and never ask twice. ";
-    format!("Gate {id}. {}{}", system.repeat(2), PROMPTS[id])
+    format!("Gate {id}. {}{}", system.repeat(3), PROMPTS[id])
 }
 
 fn job(rig: &Rig, id: u64, prompt: &str) -> Job {
