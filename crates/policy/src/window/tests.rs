@@ -1,3 +1,5 @@
+//! Windows by examples.
+
 use super::*;
 
 fn window(bounds: Bounds, sequences: u32, kv: u64) -> Window {
