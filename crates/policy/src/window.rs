@@ -36,6 +36,9 @@ pub struct Bounds {
     /// Sequences at once. By itself: what the replica can hold, less while some of them wait inside
     /// it.
     pub concurrency: Knob<NonZeroU32>,
+    /// Sequences up to which a window grows by itself where what the replica can hold was a guess;
+    /// 0 where it is known.
+    pub reach: u32,
     /// The last sequences, kept for tenants below their share. By itself: [`Bounds::HEADROOM`] per
     /// cent, and for a while one more for each time that one of their requests had to wait.
     pub headroom: Knob<u32>,
@@ -74,6 +77,7 @@ impl Bounds {
     pub const fn open() -> Self {
         Self {
             concurrency: Knob::Auto,
+            reach: 0,
             headroom: Knob::Fixed(0),
             prefill: Knob::Fixed(Tokens::new(u64::MAX)),
             paced: false,
@@ -181,6 +185,15 @@ impl Moved {
     }
 }
 
+/// Whether the time between the tokens of answers is no more than was promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// It is, or nothing says otherwise.
+    Kept,
+    /// It is more.
+    Missed,
+}
+
 /// What one replica holds of what it may.
 ///
 /// KV reservations are estimates: a sequence may outgrow its own, and the engine then preempts. But
@@ -190,8 +203,7 @@ impl Moved {
 pub struct Window {
     capacity: Capacity,
     bounds: Bounds,
-    /// Sequences that may be held. invariant: `1..=capacity.sequences`, or 0 before the replica is
-    /// up.
+    /// Sequences that may be held. invariant: at least 1, or 0 before the replica is up.
     limit: u32,
     moved: Moved,
     held: Held,
@@ -210,6 +222,9 @@ pub struct Window {
     since: KvBlocks,
     /// Sequences that it was sent since.
     sent: u32,
+    /// Those that waited inside it, as it last said, beside what it had just been sent.
+    waited: u32,
+    pace: Pace,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -241,6 +256,8 @@ impl Window {
             reported: KvBlocks::ZERO,
             since: KvBlocks::ZERO,
             sent: 0,
+            waited: 0,
+            pace: Pace::Kept,
             beyond: KvBlocks::ZERO,
         }
     }
@@ -249,7 +266,7 @@ impl Window {
     pub fn resize(&mut self, capacity: Capacity) {
         self.capacity = capacity;
         (self.reported, self.since, self.sent) = (KvBlocks::ZERO, KvBlocks::ZERO, 0);
-        self.beyond = KvBlocks::ZERO;
+        (self.beyond, self.waited) = (KvBlocks::ZERO, 0);
         self.moved = Moved::Came;
         self.warming = None;
         self.limit = match self.bounds.concurrency {
@@ -278,9 +295,15 @@ impl Window {
     /// Those that wait inside it would be better off with us, where they can be passed by; so it is
     /// given that many less, and an eighth more each time that it was full and none waited. What it
     /// was sent since its last word may just not have begun: to take that for a queue would shrink
-    /// the window of an engine that is asked four times a second to next to nothing.
+    /// the window of an engine that is asked four times a second to next to nothing. Where its size
+    /// is looked for, what it was sent before that may have been under way for long, as many are
+    /// sent at once; so only as many count as waited when it last spoke, too.
     pub fn report(&mut self, waiting: u32, kv: KvBlocks) {
-        let waiting = waiting.saturating_sub(std::mem::take(&mut self.sent));
+        let mut waiting = waiting.saturating_sub(std::mem::take(&mut self.sent));
+        let before = std::mem::replace(&mut self.waited, waiting);
+        if self.is_looked_for() {
+            waiting = waiting.min(before);
+        }
         (self.reported, self.since) = (kv, KvBlocks::ZERO);
         self.beyond = kv - self.held.kv;
         if self.bounds.concurrency != Knob::Auto {
@@ -291,9 +314,38 @@ impl Window {
             if fewer < self.limit {
                 (self.limit, self.moved) = (fewer, Moved::Shrank);
             }
-        } else if self.held.sequences >= self.limit && self.limit < self.capacity.sequences {
+        } else if self.waited == 0 && self.is_used_up() && self.limit < self.most() {
             let more = self.limit + (self.limit / 8).max(1);
-            (self.limit, self.moved) = (more.min(self.capacity.sequences), Moved::Grew);
+            (self.limit, self.moved) = (more.min(self.most()), Moved::Grew);
+        }
+    }
+
+    /// Whether the answers of its pool come at the pace they are promised: as long as they do, a
+    /// window whose size was a guess may grow beyond it.
+    pub const fn note_pace(&mut self, pace: Pace) {
+        self.pace = pace;
+    }
+
+    /// Whether what the replica can hold was a guess.
+    const fn is_looked_for(&self) -> bool {
+        self.bounds.reach > 0
+    }
+
+    /// Whether it holds all that it may; where its size is looked for, but for what is kept for
+    /// tenants below their share, which those that ask for more may not be.
+    fn is_used_up(&self) -> bool {
+        let kept = match self.is_looked_for() {
+            true => self.headroom(),
+            false => 0,
+        };
+        self.held.sequences.saturating_add(kept) >= self.limit
+    }
+
+    /// Sequences that it may come to hold.
+    fn most(&self) -> u32 {
+        match self.pace {
+            Pace::Kept => self.capacity.sequences.max(self.bounds.reach),
+            Pace::Missed => self.capacity.sequences,
         }
     }
 
@@ -490,296 +542,4 @@ impl Window {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn window(bounds: Bounds, sequences: u32, kv: u64) -> Window {
-        let mut window = Window::new(bounds);
-        window.resize(Capacity {
-            sequences,
-            kv: KvBlocks::new(kv),
-        });
-        window
-    }
-
-    fn ask(class: Class, kv: u64) -> Ask {
-        Ask {
-            class,
-            kv: KvBlocks::new(kv),
-            prompt: Tokens::new(100),
-            below_share: false,
-            beside_others: false,
-            floor: 0,
-            tenant_kv: KvBlocks::ZERO,
-        }
-    }
-
-    fn hold(window: &mut Window, class: Class, kv: u64) {
-        window.hold(class, KvBlocks::new(kv), Tokens::ZERO);
-    }
-
-    #[test]
-    fn a_replica_that_others_have_filled_is_not_empty_because_we_hold_nothing_in_it() {
-        let mut window = window(Bounds::default(), 10, 100);
-        let reserved = Ask {
-            floor: 60,
-            ..ask(Class::Reserved, 5)
-        };
-        window.report(0, KvBlocks::new(97));
-        assert_eq!(window.room_for(&reserved, None), Err(Blocked::Kv));
-        window.report(0, KvBlocks::new(80));
-        assert_eq!(window.room_for(&reserved, None), Ok(()));
-    }
-
-    #[test]
-    fn what_a_replica_said_of_our_own_is_outdated_when_we_hold_nothing_any_more() {
-        let mut window = window(Bounds::default(), 10, 100);
-        hold(&mut window, Class::Standard, 90);
-        window.report(0, KvBlocks::new(90));
-        window.release(Class::Standard, KvBlocks::new(90));
-        assert_eq!(window.occupancy(), KvBlocks::ZERO);
-        assert_eq!(window.room_for(&ask(Class::Standard, 99), None), Ok(()));
-    }
-
-    #[test]
-    fn a_tenant_that_is_alone_is_not_held_to_prefill_where_the_replica_keeps_it_back_for_others() {
-        for (paced, room) in [(true, Ok(())), (false, Err(Blocked::Prefill))] {
-            let bounds = Bounds {
-                paced,
-                ..Bounds::default()
-            };
-            let mut window = window(bounds, 10, 1_000);
-            let prompt = Tokens::new(100);
-            let counted = window.counted(prompt, Haste::WhileAlone);
-            window.hold(Class::Standard, KvBlocks::new(1), counted);
-            let alone = Ask {
-                below_share: true,
-                ..ask(Class::Standard, 1)
-            };
-            assert_eq!(window.room_for(&alone, Some(Tokens::new(50))), room);
-            window.hold(Class::Standard, KvBlocks::new(1), prompt);
-            let newcomer = Ask {
-                beside_others: true,
-                ..alone
-            };
-            let blocked = Err(Blocked::Prefill);
-            assert_eq!(window.room_for(&newcomer, Some(Tokens::new(50))), blocked);
-        }
-    }
-
-    #[test]
-    fn more_is_kept_for_a_while_where_newcomers_found_none_up_to_a_bound() {
-        let at = |secs| Time::START + Micros::from_secs(secs);
-        let mut auto = window(Bounds::default(), 64, 100);
-        assert_eq!(auto.headroom(), 2);
-        (0..20).for_each(|_| auto.fell_short(at(1)));
-        assert_eq!(auto.headroom(), 8);
-        auto.ease(at(10));
-        assert_eq!(auto.headroom(), 8);
-        auto.ease(at(21));
-        assert_eq!(auto.headroom(), 6);
-        auto.ease(at(1_000));
-        assert_eq!(auto.headroom(), 2);
-        let set = Bounds {
-            headroom: Knob::Fixed(5),
-            ..Bounds::default()
-        };
-        let mut set = window(set, 64, 100);
-        set.fell_short(at(1));
-        assert_eq!(set.headroom(), 5);
-    }
-
-    #[test]
-    fn each_class_is_let_in_up_to_its_own_threshold() {
-        let mut window = window(Bounds::default(), 10, 100);
-        hold(&mut window, Class::Standard, 59);
-        assert_eq!(window.room_for(&ask(Class::BestEffort, 1), None), Ok(()));
-        hold(&mut window, Class::Standard, 1);
-        assert_eq!(
-            window.room_for(&ask(Class::BestEffort, 6), None),
-            Err(Blocked::Kv)
-        );
-        assert_eq!(
-            window.room_for(&ask(Class::BestEffort, 5), None),
-            Ok(()),
-            "its minimum"
-        );
-        assert_eq!(window.room_for(&ask(Class::Standard, 25), None), Ok(()));
-        assert_eq!(
-            window.room_for(&ask(Class::Standard, 26), None),
-            Err(Blocked::Kv)
-        );
-        let reserved = Ask {
-            floor: 40,
-            ..ask(Class::Reserved, 32)
-        };
-        assert_eq!(window.room_for(&reserved, None), Ok(()));
-        let over_floor = Ask {
-            tenant_kv: KvBlocks::new(9),
-            ..reserved
-        };
-        assert_eq!(window.room_for(&over_floor, None), Err(Blocked::Kv));
-        let too_much = Ask {
-            floor: 100,
-            ..ask(Class::Reserved, 33)
-        };
-        assert_eq!(
-            window.room_for(&too_much, None),
-            Err(Blocked::Kv),
-            "never past 92"
-        );
-    }
-
-    #[test]
-    fn what_the_replica_says_counts_where_it_is_more_than_was_reserved() {
-        let mut window = window(Bounds::default(), 10, 100);
-        hold(&mut window, Class::Standard, 10);
-        window.report(0, KvBlocks::new(84));
-        assert_eq!(
-            window.room_for(&ask(Class::Standard, 2), None),
-            Err(Blocked::Kv)
-        );
-        assert_eq!(window.room_for(&ask(Class::Standard, 1), None), Ok(()));
-    }
-
-    #[test]
-    fn the_last_sequences_are_kept_for_tenants_below_their_share() {
-        let mut window = window(Bounds::default(), 64, 10_000);
-        for _ in 0..62 {
-            assert_eq!(window.room_for(&ask(Class::Standard, 1), None), Ok(()));
-            hold(&mut window, Class::Standard, 1);
-        }
-        assert_eq!(
-            window.room_for(&ask(Class::Standard, 1), None),
-            Err(Blocked::Headroom)
-        );
-        let below = Ask {
-            below_share: true,
-            ..ask(Class::Standard, 1)
-        };
-        assert_eq!(window.room_for(&below, None), Ok(()));
-    }
-
-    #[test]
-    fn prefill_in_flight_is_bounded_but_never_to_nothing() {
-        let mut window = window(Bounds::default(), 64, 10_000);
-        let bearable = Some(Tokens::new(250));
-        hold(&mut window, Class::Standard, 1);
-        assert_eq!(
-            window.room_for(&ask(Class::Standard, 1), Some(Tokens::new(10))),
-            Ok(())
-        );
-        window.hold(Class::Standard, KvBlocks::new(1), Tokens::new(100));
-        assert_eq!(window.room_for(&ask(Class::Standard, 1), bearable), Ok(()));
-        window.hold(Class::Standard, KvBlocks::new(1), Tokens::new(100));
-        assert_eq!(
-            window.room_for(&ask(Class::Standard, 1), bearable),
-            Err(Blocked::Prefill)
-        );
-        let below = Ask {
-            below_share: true,
-            beside_others: true,
-            ..ask(Class::Standard, 1)
-        };
-        assert_eq!(
-            window.room_for(&below, bearable),
-            Ok(()),
-            "up to as much again, beside others"
-        );
-        window.prefilled(Tokens::new(100));
-        assert_eq!(window.room_for(&ask(Class::Standard, 1), bearable), Ok(()));
-    }
-
-    #[test]
-    fn it_shrinks_while_sequences_wait_inside_and_grows_back_when_used_up() {
-        let mut window = window(Bounds::default(), 10, 1_000);
-        for _ in 0..10 {
-            hold(&mut window, Class::Standard, 1);
-        }
-        window.report(3, KvBlocks::ZERO);
-        assert_eq!(window.limit(), 10, "they may just not have begun");
-        window.report(3, KvBlocks::ZERO);
-        assert_eq!((window.limit(), window.moved()), (7, Moved::Shrank));
-        for _ in 0..3 {
-            window.release(Class::Standard, KvBlocks::new(1));
-        }
-        window.report(0, KvBlocks::ZERO);
-        assert_eq!((window.limit(), window.moved()), (8, Moved::Grew));
-        window.report(0, KvBlocks::ZERO);
-        assert_eq!(
-            window.limit(),
-            8,
-            "it does not grow while it is not used up"
-        );
-    }
-
-    #[test]
-    fn a_replica_that_never_says_what_it_holds_is_not_full_for_ever() {
-        let mut window = window(Bounds::default(), 10, 100);
-        hold(&mut window, Class::Standard, 5);
-        for _ in 0..50 {
-            hold(&mut window, Class::Standard, 5);
-            window.release(Class::Standard, KvBlocks::new(5));
-        }
-        assert_eq!(window.occupancy(), KvBlocks::new(5));
-        assert_eq!(window.room_for(&ask(Class::Standard, 50), None), Ok(()));
-    }
-
-    #[test]
-    fn what_was_sent_since_a_report_counts_on_top_of_it() {
-        let mut window = window(Bounds::default(), 10, 100);
-        window.report(0, KvBlocks::new(60));
-        hold(&mut window, Class::Standard, 20);
-        assert_eq!(window.occupancy(), KvBlocks::new(80));
-        window.report(0, KvBlocks::new(70));
-        assert_eq!(window.occupancy(), KvBlocks::new(70));
-    }
-
-    #[test]
-    fn a_replica_that_never_reports_is_not_taken_for_a_full_one() {
-        let mut window = window(Bounds::default(), 10, 100);
-        for _ in 0..100 {
-            hold(&mut window, Class::Standard, 20);
-            window.release(Class::Standard, KvBlocks::new(20));
-        }
-        assert_eq!(window.occupancy(), KvBlocks::ZERO);
-    }
-
-    #[test]
-    fn a_replica_that_is_back_is_given_more_with_each_answer() {
-        let mut window = window(Bounds::default(), 10, 1_000);
-        window.warm_up();
-        assert_eq!((window.limit(), window.moved()), (2, Moved::Returned));
-        for _ in 0..2 {
-            hold(&mut window, Class::Standard, 1);
-        }
-        assert_eq!(
-            window.room_for(&ask(Class::Standard, 1), None),
-            Err(Blocked::Sequences)
-        );
-        for answered in 1..8 {
-            window.answered();
-            assert_eq!(window.limit(), 2 + answered);
-        }
-        window.answered();
-        assert_eq!((window.limit(), window.warming), (10, None));
-    }
-
-    #[test]
-    fn a_request_that_is_alone_fits_whatever_it_is_expected_to_grow_to() {
-        let window = window(Bounds::default(), 4, 10);
-        assert_eq!(
-            window.room_for(&ask(Class::BestEffort, 1_000), None),
-            Ok(())
-        );
-    }
-
-    #[test]
-    fn what_was_held_is_given_back_whole() {
-        let mut window = window(Bounds::default(), 4, 10);
-        window.hold(Class::BestEffort, KvBlocks::new(6), Tokens::new(9));
-        window.prefilled(Tokens::new(9));
-        window.release(Class::BestEffort, KvBlocks::new(6));
-        assert_eq!(window.held, Held::default());
-    }
-}
+mod tests;
