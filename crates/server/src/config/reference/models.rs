@@ -395,6 +395,12 @@ pub(super) const MODELS: &[Key] = &[
          came of the last requests, in the background, or by nothing.",
     ),
     key(
+        "models[].slo.refit",
+        "duration, 1s..=24h",
+        Is("20s"),
+        "From one fit of those trees to the next at the least; none without 256 new answers.",
+    ),
+    key(
         "models[].slo.classes[].class",
         "one of `reserved` `standard` `best_effort`",
         Refused,
