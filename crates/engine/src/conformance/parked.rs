@@ -19,7 +19,7 @@ fn prompt(id: usize) -> String {
 }
 
 fn job(rig: &Rig, id: u64, prompt: &str) -> Job {
-    let mut job = rig.job(id, prompt, 16);
+    let mut job = rig.job(id, prompt, 12);
     job.sampling.logprobs = Some(5);
     job
 }
@@ -46,7 +46,7 @@ fn gap_at_parting(lab: &Lab, text: &str, cold: &[Token], warm: &[Token]) -> Opti
 fn a_prefix_that_was_put_back_says_what_it_said_cold_up_to_rounding() {
     let Some(lab) = rig::llama() else { return };
     let rig = lab.start(CACHED);
-    let count = u64::try_from(PROMPTS.len()).unwrap();
+    let count = 4;
     let text = |id: u64| prompt(usize::try_from(id).unwrap());
     let cold: Vec<_> = (0..count)
         .map(|id| rig.run(vec![job(&rig, id, &text(id))])[&id].clone())
@@ -66,7 +66,11 @@ fn a_prefix_that_was_put_back_says_what_it_said_cold_up_to_rounding() {
         assert_eq!((cold.ending, warm.ending), (LENGTH, LENGTH));
         assert_eq!(cold.usage.cached, Tokens::ZERO);
         assert!(warm.usage.cached >= Tokens::new(32), "{:?}", warm.usage);
-        let noise = lab.gap_and_noise(&lab.model.tokenize(&text(id)).unwrap()).1;
+        // Of one, as it takes longer than all the rest.
+        if id == 0 {
+            let tokens = lab.model.tokenize(&text(id)).unwrap();
+            noisiest = noisiest.max(lab.gap_and_noise(&tokens).1);
+        }
         let parted = gap_at_parting(&lab, &text(id), &generated[&id], &generated[&(count + id)]);
         if let Some((gap, noise)) = parted {
             assert!(gap <= noise, "request {id} parts: gap {gap}, noise {noise}");
@@ -74,7 +78,6 @@ fn a_prefix_that_was_put_back_says_what_it_said_cold_up_to_rounding() {
             same += 1;
         }
         furthest = furthest.max(moved(&cold.choices[&0], &warm.choices[&0]));
-        noisiest = noisiest.max(noise);
     }
     println!(
         "{put_back} pieces put back; {same} of {count} say the same; likelihoods moved by \

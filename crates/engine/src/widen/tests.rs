@@ -16,7 +16,8 @@ fn tensor(name: &str, shape: &[u64], kind: u32, offset: u64, out: &mut Vec<u8>) 
 }
 
 fn half(number: f32) -> [u8; 2] {
-    to_half(number).to_le_bytes()
+    let sign = if number < 0.0 { 0x8000 } else { 0 };
+    (to_half(number.abs()) | sign).to_le_bytes()
 }
 
 /// A model file with one plain tensor between two of four bits, of which the last is not padded.
