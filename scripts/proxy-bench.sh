@@ -36,8 +36,9 @@ case $phase in
     done ;;
   paced)
     for port in 18000 18001; do
+      # KV for all streams to their end: where it is short, those past it wait, as they should.
       start "$tollgate" bench engine --listen "127.0.0.1:$port" --slots 600 --step 20ms \
-        --per-sequence 0us --prefill 100000000
+        --per-sequence 0us --prefill 100000000 --kv-tokens 1000000
     done ;;
   *) echo "rates, first or paced, not $phase" >&2; exit 2 ;;
 esac

@@ -19,6 +19,11 @@ fuzz_target!(|body: &[u8]| {
 
 fn check(kind: RelayKind, relay: &Relay, body: &[u8]) {
     assert_eq!(patched(body, &relay.patches(&Edits::default())), body);
+    // What is counted as tokens is what is measured in bytes.
+    let mut bytes = 0;
+    relay.each_text(body, &mut |text| bytes += text.len() as u64);
+    assert_eq!(bytes, relay.size.text_bytes);
+    assert!(relay.messages(body) <= body.len() as u64 + 1);
     let edits = Edits {
         model: Some("qwen"),
         include_usage: true,

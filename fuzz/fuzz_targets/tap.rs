@@ -20,6 +20,14 @@ fuzz_target!(|data: &[u8]| {
     let (cut, said_cut) = read(wants, stream, step);
     assert_eq!(said, said_cut);
     assert_eq!(whole, cut);
+    // One that keeps the text reads every event whole, and so by another way.
+    let mut tap = Tap::new(wants, 1 << 20).keeping(1 << 20);
+    let mut out = Vec::new();
+    tap.push(stream, &mut out);
+    tap.finish();
+    assert_eq!(tap.facts(), &said);
+    let kept = tap.text().map(|text| text.len() as u64);
+    assert!(kept.is_none_or(|bytes| bytes == said.text_bytes));
     if wants == StreamUsage::Omitted {
         assert_is_some_of(&whole, stream);
     }

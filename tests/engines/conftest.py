@@ -34,6 +34,7 @@ models:
     health: {{ interval: 250ms, timeout: 2s }}
     stream: {{ idle: 3s }}
     upstream: {{ model: smollm2, first_byte: 60s{upstream} }}
+{model}
 tenants:
   - {{ name: a, keys: [{{ env: KEY_A }}] }}
   - {{ name: b, keys: [{{ env: KEY_B }}] }}
@@ -96,7 +97,14 @@ class Engine(Process):
 
     def running(self):
         """Requests that it says it runs."""
-        name = "llamacpp:requests_processing" if self.kind == "llama-server" else "vllm:num_requests_running"
+        return self.gauge("llamacpp:requests_processing", "vllm:num_requests_running")
+
+    def waiting(self):
+        """Requests that it says wait in it."""
+        return self.gauge("llamacpp:requests_deferred", "vllm:num_requests_waiting")
+
+    def gauge(self, of_llama, of_vllm):
+        name = of_llama if self.kind == "llama-server" else of_vllm
         text = page(self.port, "/metrics") or ""
         found = re.findall(rf"^{name}(?:{{[^}}]*}})? (\S+)$", text, re.M)
         return sum(float(value) for value in found) if found else None
@@ -105,11 +113,16 @@ class Engine(Process):
 class Gateway(Process):
     """Tollgate before an engine."""
 
-    def __init__(self, engine, folder, upstream=""):
+    def __init__(self, engine, folder, upstream="", model=""):
         self.port = free_port()
         file = folder / "tollgate.yaml"
         text = CONFIG.format(
-            port=self.port, data=folder / "data", kind=engine.kind, engine=engine.port, upstream=upstream
+            port=self.port,
+            data=folder / "data",
+            kind=engine.kind,
+            engine=engine.port,
+            upstream=upstream,
+            model=model,
         )
         file.write_text(text, encoding="utf-8")
         env = {**os.environ, "KEY_A": KEYS["a"], "KEY_B": KEYS["b"]}

@@ -1,11 +1,15 @@
 """Real engines behind Tollgate: what they say arrives, and however they end, so does that."""
 
+import json
+import os
 import signal
+import subprocess
+import threading
 
 import openai
 import pytest
 
-from conftest import Gateway, eventually, page, vllm
+from conftest import BINARY, Gateway, eventually, page, vllm
 
 SAY = [{"role": "user", "content": "Count from one to twenty in words."}]
 
@@ -128,4 +132,49 @@ def test_one_tenants_prompt_is_not_found_in_anothers_cache(tmp_path):
     assert cached("a") > 0
     assert cached("b") == 0
     gateway.end()
+    engine.end()
+
+
+def test_who_has_had_less_goes_first_inside_the_engine(tmp_path):
+    engine = vllm(tmp_path, ["--max-num-seqs", "1"])
+    gateway = Gateway(engine, tmp_path, upstream=", priority: on")
+    held = begun(gateway.client("a"))
+    order = []
+
+    def ask(tenant):
+        asked = {"model": "m", "messages": SAY, "max_tokens": 2}
+        gateway.client(tenant).chat.completions.create(**asked)
+        order.append(tenant)
+
+    asking = []
+    for waiting, tenant in enumerate("ab", start=1):
+        asking.append(threading.Thread(target=ask, args=tenant))
+        asking[-1].start()
+        eventually("it waits inside the engine", lambda: engine.waiting() == waiting)
+    held.response.close()
+    for one in asking:
+        one.join(60)
+    assert order == ["b", "a"]
+    gateway.end()
+    engine.end()
+
+
+def test_a_prompt_is_counted_as_the_engine_counts_it(tmp_path):
+    engine = vllm(tmp_path)
+    tokenizer = os.path.join(os.environ["VLLM_MODEL"], "tokenizer.json")
+    gateway = Gateway(engine, tmp_path, model=f"    tokenizer: {tokenizer}")
+    texts = ["Say hello.", "Bonjour, \u00e7a va ? \u4f60\u597d \U0001f642 " * 20, "def f(x):\n    return x ** 2\n" * 50]
+    client = gateway.client()
+    there = [client.completions.create(model="m", prompt=text, max_tokens=1).usage.prompt_tokens for text in texts]
+    # One that is cut off before the engine has counted is charged what was counted here.
+    for text in texts:
+        cut = client.completions.create(model="m", prompt=text, max_tokens=500, stream=True, extra_body={"ignore_eos": True})
+        next(iter(cut))
+        cut.response.close()
+    eventually("all have ended", lambda: gateway.metric("tollgate_in_flight_requests") == 0)
+    gateway.end()
+    shown = [BINARY, "ledger", "show", "--data-dir", tmp_path / "data", "--format", "json"]
+    rows = [json.loads(line) for line in subprocess.check_output(shown).splitlines()]
+    here = [row["prompt_tokens"] for row in rows if row["counted"] == "estimated"]
+    assert here == there
     engine.end()

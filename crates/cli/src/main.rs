@@ -60,7 +60,8 @@ enum Verb {
     ///
     /// Without --config, it listens on 127.0.0.1:8080, serves one model, and lets in any caller: an
     /// X-Tenant-ID header says which tenant a request is for. SIGTERM drains: no new work is
-    /// taken, running answers finish, then it exits. A second signal ends it at once.
+    /// taken, running answers finish, then it exits. A second signal, a second or more after the
+    /// first, ends it at once.
     ///
     /// Logs go to stderr, as JSON lines where that is no terminal; TOLLGATE_LOG chooses what is
     /// logged: error, warn, info (the default), debug, or as in info,tollgate::request=warn.

@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 use anyhow::Context as _;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -13,6 +14,10 @@ use crate::{ServeArgs, banner, check, ledger, logging, model_file, terminal};
 
 /// Where `make model` puts the default model.
 const DEFAULT_MODEL: &str = "models/SmolLM2-135M-Instruct.Q4_1.gguf";
+
+/// Signals that come so soon after the first are the same wish: supervisors send to a process and
+/// to its group, or one of each kind.
+const SAME_WISH: Duration = Duration::from_secs(1);
 
 /// A copy of it with larger weights, which computes faster; made once.
 const FASTER_MODEL: &str = "SmolLM2-135M-Instruct.Q8_0.gguf";
@@ -158,7 +163,7 @@ async fn run(config: Config, file: Option<ConfigFile>) -> anyhow::Result<ExitCod
     }
     tokio::select! {
         () = server.drain() => Ok(ExitCode::SUCCESS),
-        () = signals.next() => {
+        () = signals.next_apart() => {
             tracing::warn!("ended at once by a second signal; running answers were cut");
             Ok(ExitCode::FAILURE)
         }
@@ -185,6 +190,18 @@ impl Signals {
             _ = self.terminate.recv() => {}
             _ = self.interrupt.recv() => {}
         }
+    }
+
+    /// The next one that is a wish of its own, after one that has just come.
+    async fn next_apart(&mut self) {
+        let same = async {
+            loop {
+                self.next().await;
+            }
+        };
+        // Err, always: the time is over.
+        let _: Result<(), _> = tokio::time::timeout(SAME_WISH, same).await;
+        self.next().await;
     }
 }
 

@@ -60,6 +60,62 @@ impl Density {
     }
 }
 
+/// What a template writes around each message of a conversation, in tokens: names of roles, marks,
+/// a system message of its own. Learned from what engines counted beyond the texts.
+///
+/// Both sums are halved when they outgrow their memory, as those of [`Density`] are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame {
+    tokens: u64,
+    /// invariant: above zero.
+    messages: u64,
+}
+
+impl Default for Frame {
+    /// Four, as templates with marks of one token have, believed as much as eight messages.
+    fn default() -> Self {
+        Self {
+            tokens: 32,
+            messages: 8,
+        }
+    }
+}
+
+impl Frame {
+    /// Messages that are remembered at most.
+    const MEMORY: u64 = 1 << 10;
+
+    /// The most messages of one observation that count, so that one long conversation does not undo
+    /// all.
+    const SAMPLE: u64 = 1 << 6;
+
+    /// The most tokens around a message that are believed.
+    const MOST: u64 = 256;
+
+    /// The tokens around so many messages.
+    pub fn reckon(self, messages: u64) -> Tokens {
+        let tokens = u128::from(messages) * u128::from(self.tokens);
+        let tokens = tokens.div_ceil(u128::from(self.messages.max(1)));
+        Tokens::new(u64::try_from(tokens).unwrap_or(u64::MAX))
+    }
+
+    /// An engine counted so many tokens beyond the texts of so many messages.
+    pub fn learn(&mut self, messages: u64, around: Tokens) {
+        if messages == 0 {
+            return;
+        }
+        let seen = messages.min(Self::SAMPLE);
+        let each = u128::from(around.get()) * u128::from(seen) / u128::from(messages);
+        let each = u64::try_from(each).unwrap_or(u64::MAX);
+        self.messages += seen;
+        self.tokens += each.min(seen * Self::MOST);
+        if self.messages > Self::MEMORY {
+            self.messages = self.messages.div_ceil(2);
+            self.tokens = self.tokens.div_ceil(2);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
@@ -72,6 +128,22 @@ mod tests {
         assert_eq!(density.reckon(0), Tokens::ZERO);
         assert_eq!(density.reckon(1), Tokens::new(1));
         assert_eq!(density.reckon(400), Tokens::new(100));
+    }
+
+    #[test]
+    fn what_stands_around_messages_is_soon_known_and_never_beyond_belief() {
+        let mut frame = Frame::default();
+        assert_eq!(frame.reckon(3), Tokens::new(12));
+        for _ in 0..100 {
+            frame.learn(2, Tokens::new(22));
+        }
+        assert_eq!(frame.reckon(2), Tokens::new(22));
+        frame.learn(0, Tokens::new(1_000));
+        for _ in 0..10_000 {
+            frame.learn(1, Tokens::new(u64::MAX));
+        }
+        assert!(frame.reckon(1) <= Tokens::new(Frame::MOST + 1));
+        assert_eq!(Frame::default().reckon(0), Tokens::ZERO);
     }
 
     #[test]

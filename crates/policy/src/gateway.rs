@@ -553,6 +553,7 @@ fn bounds(fairness: fair::Policy, model: &Model) -> Bounds {
         // The baseline keeps nothing back, but for the size it was given.
         fair::Policy::Fifo => Bounds {
             concurrency: model.window.concurrency,
+            reach: model.window.reach,
             ..Bounds::open()
         },
         fair::Policy::Drr { .. } | fair::Policy::Vtc => model.window,

@@ -141,6 +141,8 @@ pub enum Rejection {
     BodyTooLarge,
     /// The client did not send its body in time.
     BodyTimeout,
+    /// The bodies of other requests take all the memory that there is for them.
+    NoBodyRoom,
     /// More requests a minute than the tenant's limit.
     RequestRate,
     /// More tokens a minute than the tenant's limit.
@@ -347,12 +349,8 @@ impl Rejection {
                 Some("body_too_large"),
                 "body_too_large",
             ),
-            Self::BodyTimeout => refused(
-                408,
-                "invalid_request_error",
-                Some("body_timeout"),
-                "body_timeout",
-            ),
+            Self::BodyTimeout => invalid(408, "body_timeout", "body_timeout"),
+            Self::NoBodyRoom => unavailable("body_room"),
             Self::RequestRate => over_quota("requests"),
             Self::TokenRate | Self::PromptExceedsRate { .. } => over_quota("tokens"),
             Self::KvInFlight => over_quota("kv"),

@@ -36,6 +36,9 @@ pub struct Bounds {
     /// Sequences at once. By itself: what the replica can hold, less while some of them wait inside
     /// it.
     pub concurrency: Knob<NonZeroU32>,
+    /// Sequences up to which a window grows by itself where what the replica can hold was a guess;
+    /// 0 where it is known.
+    pub reach: u32,
     /// The last sequences, kept for tenants below their share. By itself: [`Bounds::HEADROOM`] per
     /// cent, and for a while one more for each time that one of their requests had to wait.
     pub headroom: Knob<u32>,
@@ -82,6 +85,7 @@ impl Bounds {
     pub const fn open() -> Self {
         Self {
             concurrency: Knob::Auto,
+            reach: 0,
             headroom: Knob::Fixed(0),
             prefill: Knob::Fixed(Tokens::new(u64::MAX)),
             paced: false,
@@ -202,6 +206,15 @@ impl Moved {
     }
 }
 
+/// Whether the time between the tokens of answers is no more than was promised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Pace {
+    /// It is, or nothing says otherwise.
+    Kept,
+    /// It is more.
+    Missed,
+}
+
 /// What one replica holds of what it may.
 ///
 /// KV reservations are estimates: a sequence may outgrow its own, and the engine then preempts. But
@@ -211,8 +224,7 @@ impl Moved {
 pub struct Window {
     capacity: Capacity,
     bounds: Bounds,
-    /// Sequences that may be held. invariant: `1..=capacity.sequences`, or 0 before the replica is
-    /// up.
+    /// Sequences that may be held. invariant: at least 1, or 0 before the replica is up.
     limit: u32,
     moved: Moved,
     held: Held,
@@ -231,6 +243,9 @@ pub struct Window {
     since: KvBlocks,
     /// Sequences that it was sent since.
     sent: u32,
+    /// Those that waited inside it, as it last said, beside what it had just been sent.
+    waited: u32,
+    pace: Pace,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -262,6 +277,8 @@ impl Window {
             reported: KvBlocks::ZERO,
             since: KvBlocks::ZERO,
             sent: 0,
+            waited: 0,
+            pace: Pace::Kept,
             beyond: KvBlocks::ZERO,
         }
     }
@@ -270,7 +287,7 @@ impl Window {
     pub fn resize(&mut self, capacity: Capacity) {
         self.capacity = capacity;
         (self.reported, self.since, self.sent) = (KvBlocks::ZERO, KvBlocks::ZERO, 0);
-        self.beyond = KvBlocks::ZERO;
+        (self.beyond, self.waited) = (KvBlocks::ZERO, 0);
         self.moved = Moved::Came;
         self.warming = None;
         self.limit = match self.bounds.concurrency {
@@ -299,9 +316,15 @@ impl Window {
     /// Those that wait inside it would be better off with us, where they can be passed by; so it is
     /// given that many less, and an eighth more each time that it was full and none waited. What it
     /// was sent since its last word may just not have begun: to take that for a queue would shrink
-    /// the window of an engine that is asked four times a second to next to nothing.
+    /// the window of an engine that is asked four times a second to next to nothing. Where its size
+    /// is looked for, what it was sent before that may have been under way for long, as many are
+    /// sent at once; so only as many count as waited when it last spoke, too.
     pub fn report(&mut self, waiting: u32, kv: KvBlocks) {
-        let waiting = waiting.saturating_sub(std::mem::take(&mut self.sent));
+        let mut waiting = waiting.saturating_sub(std::mem::take(&mut self.sent));
+        let before = std::mem::replace(&mut self.waited, waiting);
+        if self.is_looked_for() {
+            waiting = waiting.min(before);
+        }
         (self.reported, self.since) = (kv, KvBlocks::ZERO);
         self.beyond = kv - self.held.kv;
         if self.bounds.concurrency != Knob::Auto {
@@ -312,9 +335,38 @@ impl Window {
             if fewer < self.limit {
                 (self.limit, self.moved) = (fewer, Moved::Shrank);
             }
-        } else if self.held.sequences >= self.limit && self.limit < self.capacity.sequences {
+        } else if self.waited == 0 && self.is_used_up() && self.limit < self.most() {
             let more = self.limit + (self.limit / 8).max(1);
-            (self.limit, self.moved) = (more.min(self.capacity.sequences), Moved::Grew);
+            (self.limit, self.moved) = (more.min(self.most()), Moved::Grew);
+        }
+    }
+
+    /// Whether the answers of its pool come at the pace they are promised: as long as they do, a
+    /// window whose size was a guess may grow beyond it.
+    pub const fn note_pace(&mut self, pace: Pace) {
+        self.pace = pace;
+    }
+
+    /// Whether what the replica can hold was a guess.
+    const fn is_looked_for(&self) -> bool {
+        self.bounds.reach > 0
+    }
+
+    /// Whether it holds all that it may; where its size is looked for, but for what is kept for
+    /// tenants below their share, which those that ask for more may not be.
+    fn is_used_up(&self) -> bool {
+        let kept = match self.is_looked_for() {
+            true => self.headroom(),
+            false => 0,
+        };
+        self.held.sequences.saturating_add(kept) >= self.limit
+    }
+
+    /// Sequences that it may come to hold.
+    fn most(&self) -> u32 {
+        match self.pace {
+            Pace::Kept => self.capacity.sequences.max(self.bounds.reach),
+            Pace::Missed => self.capacity.sequences,
         }
     }
 

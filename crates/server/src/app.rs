@@ -18,6 +18,7 @@ use tollgate_policy::units::{Micros, Time, Tokens};
 use tollgate_wire::{BadRequest, RelayKind};
 
 use crate::answer;
+use crate::body_room::BodyRoom;
 use crate::clerk::{Clerk, SharedStore};
 use crate::config::{KeyHash, MetricsReaders};
 use crate::counting::Counting;
@@ -73,10 +74,15 @@ pub(crate) struct Callers {
 }
 
 /// Bounds on reading a request.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Bounds {
     /// Bytes of a body.
     pub(crate) body_max: usize,
+    /// What all of them may take.
+    pub(crate) room: BodyRoom,
+    /// Bytes of a body that is parsed, and its prompt counted, by the thread that read it: larger
+    /// ones would keep the other requests of that thread waiting.
+    pub(crate) inline_max: usize,
     /// Time for a head to come in, whole, and then for its body.
     pub(crate) read_time: Duration,
 }

@@ -202,6 +202,7 @@ async fn engines_of(
     let routing = model.routing.clone();
     let as_remote = RemoteModel::new(remote.clone(), names, model.context, routing, [0; 32]);
     let maker = Maker::new(&config.data_dir);
+    counts(model, remote, all);
     for replica in &model.replicas {
         if let Some(command) = &replica.command {
             let mut findings = about(all, format!("model {}", model.name));
@@ -228,6 +229,18 @@ async fn engines_of(
             let findings = about(all, format!("model {}, {address}", model.name));
             one(config, model, &member.model, &upstream, findings).await;
         }
+    }
+}
+
+/// What prompts are counted by before the engine has.
+fn counts(model: &ModelConfig, remote: &RemoteConfig, all: &mut Vec<Finding>) {
+    let mut findings = about(all, format!("model {}", model.name));
+    match &remote.tokenizer {
+        Some(tokenizer) => {
+            let (path, tokens) = (tokenizer.path().display(), tokenizer.vocabulary());
+            findings.good(format!("prompts are counted by {path}, of {tokens} tokens"));
+        }
+        None => findings.good("prompts are reckoned by their length until the engine has counted"),
     }
 }
 

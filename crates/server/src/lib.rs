@@ -6,6 +6,7 @@
 mod admin;
 mod answer;
 mod app;
+mod body_room;
 mod books;
 pub mod budget;
 mod calls;
@@ -50,6 +51,7 @@ mod server;
 mod spawn;
 pub mod store;
 mod stream;
+pub mod tokenizer;
 mod upstream;
 mod values;
 mod writable;

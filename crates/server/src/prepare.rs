@@ -25,18 +25,21 @@ use tollgate_wire::{
 
 pub(crate) use self::tools::Reading;
 use crate::app::{App, EngineModel, Made, ServedModel, Turned, Visit};
+use crate::body_room::Room;
 use crate::desk::Draft;
 use crate::idempotent::Repeat;
 use crate::identity::{Caller, Stranger};
-use crate::receive::receive;
+use crate::receive::{Received, receive};
 use crate::refuse;
 use crate::upstream::relay::Passage;
 use crate::upstream::{RemoteModel, headers};
 
-/// Bodies larger than this are parsed and tokenized on a thread of their own: a millisecond of
-/// work, at about the speed of a tokenizer, is as long as the other requests of a worker should
-/// wait.
-const INLINE_MAX: usize = 16 * 1024;
+/// Bodies larger than this are parsed, and tokenized by an engine of ours, on a thread of their
+/// own: a millisecond of work is as long as the other requests of a worker should wait.
+pub(crate) const PARSED_INLINE: usize = 16 << 10;
+
+/// The same where a tokenizer of another engine counts prompts, which is some times slower.
+pub(crate) const COUNTED_INLINE: usize = 4 << 10;
 
 /// Answers that one request may ask for: to all its prompts together.
 pub(crate) const ANSWERS_MAX: usize = 128;
@@ -172,11 +175,12 @@ pub(crate) async fn prepare(
     if let Err(turned) = check_media_type(parts) {
         return Err((turned.of(tenant), Some(body)));
     }
-    let bytes = receive(parts, body, (app.bounds, visit.line.patience())).await;
-    let bytes = bytes.map_err(|(turned, unread)| (turned.of(tenant), unread))?;
+    let received = receive(parts, body, (&app.bounds, visit.line.patience())).await;
+    let received = received.map_err(|(turned, unread)| (turned.of(tenant), unread))?;
+    let Received { bytes, room } = received;
     let repeat = Repeat::read(&parts.headers, kind, &bytes);
     let repeat = repeat.map_err(|turned| (turned.of(tenant), None))?;
-    let order = if bytes.len() > INLINE_MAX {
+    let order = if bytes.len() > app.bounds.inline_max {
         let (app, visit) = (Arc::clone(app), visit.clone());
         let heavy = move || digest(&app, kind, &visit, &caller, &bytes);
         match tokio::task::spawn_blocking(heavy).await {
@@ -188,6 +192,7 @@ pub(crate) async fn prepare(
     };
     let mut order = order.map_err(|turned| (turned.of(tenant), None))?;
     if let Work::Replicas(passage) = &mut order.work {
+        passage.room = room;
         headers::write_request(&parts.headers, &mut passage.headers);
         if let Made::Elsewhere(model) = &app.model(order.arrival.model).made
             && let Some(name) = parts.headers.get(&model.routing.session_header)
@@ -361,7 +366,8 @@ fn passage(
     caller: &Caller,
     (kind, relay, body): (RelayKind, Relay, &Bytes),
 ) -> Order {
-    let reckoned = model.reckon_prompt(relay.size);
+    let measured = model.measure(kind, &relay, body);
+    let reckoned = model.reckon_prompt(measured);
     // An engine judges by its count, not by our guess: what may be too long is for it to refuse.
     let fits = model.policy_context() - Tokens::new(1);
     let answers = u64::from(relay.answers);
@@ -390,6 +396,8 @@ fn passage(
     let passage = Passage {
         kind,
         body: body.clone(),
+        room: Room::default(),
+        prompt: measured,
         relay,
         headers: Vec::new(),
         affinity: model.affinity(caller.tenant, body.get(prompt).unwrap_or_default()),

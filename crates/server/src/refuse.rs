@@ -284,6 +284,7 @@ pub(crate) fn rejected(rejection: Rejection) -> String {
         Rejection::WrongMediaType => "the body must be JSON",
         Rejection::BodyTooLarge => "the body is too large",
         Rejection::BodyTimeout => "the body was not sent in time",
+        Rejection::NoBodyRoom => "no room for a large body yet; try again when Retry-After says",
     };
     text.to_owned()
 }

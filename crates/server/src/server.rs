@@ -20,6 +20,7 @@ use tollgate_policy::window;
 
 use crate::admin;
 use crate::app::{App, Bounds, Callers, EngineModel, Made, ServedModel};
+use crate::body_room::BodyRoom;
 use crate::books::Books;
 use crate::clerk::{Clerk, SharedStore};
 use crate::clock::Clock;
@@ -36,6 +37,7 @@ use crate::membership::Membership;
 use crate::metrics::Metrics;
 use crate::opened::{first_tariff, no_thread, open_journal, open_store};
 use crate::past;
+use crate::prepare::{COUNTED_INLINE, PARSED_INLINE};
 use crate::reload::{self, ConfigFile};
 use crate::repeats::Repeats;
 use crate::replicas::{self, Blueprint, Fleet, Plan};
@@ -591,8 +593,22 @@ fn app(config: &Arc<Config>, plans: &[Plan], parts: Parts) -> App {
         by_name,
         bounds: Bounds {
             body_max: config.server.max_body,
+            room: BodyRoom::new(config.server.body_room()),
+            inline_max: inline_max(config),
             read_time: Duration::from_micros(config.server.read_timeout.get()),
         },
+    }
+}
+
+/// Bytes of a body that is read into an order by the thread that received it.
+fn inline_max(config: &Config) -> usize {
+    let counts = |model: &ModelConfig| match &model.engine {
+        EngineConfig::Remote(remote) => remote.tokenizer.is_some(),
+        EngineConfig::Embedded { .. } | EngineConfig::Fake(_) => false,
+    };
+    match config.models.list().iter().any(counts) {
+        true => COUNTED_INLINE,
+        false => PARSED_INLINE,
     }
 }
 

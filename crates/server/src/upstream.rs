@@ -2,8 +2,9 @@
 //!
 //! `pool.rs` keeps connections, `http1.rs` and `http2.rs` speak on them, `exchange.rs` asks once
 //! and looks at the first of what comes back, `relay.rs` answers a client with it, and `stream.rs`
-//! is the body that passes on the rest. `probe.rs` asks an engine how it is. None of them decides
-//! which replica gets what, or when: that is the policy's.
+//! is the body that passes on the rest. `probe.rs` asks an engine how it is, `prompt.rs` reckons
+//! what it has not counted yet. None of them decides which replica gets what, or when: that is the
+//! policy's.
 
 pub(crate) mod exchange;
 pub(crate) mod headers;
@@ -14,6 +15,7 @@ pub(crate) mod life;
 pub(crate) mod model;
 pub(crate) mod pool;
 pub(crate) mod probe;
+pub(crate) mod prompt;
 pub(crate) mod relay;
 pub(crate) mod stream;
 

@@ -33,9 +33,15 @@ const SILENT_BYTES: usize = 64;
 
 /// Measures a prompt: messages, a text, token ids, or a list of either.
 pub(crate) fn measure(json: &str) -> PromptSize {
+    each_text(json, &mut |_| {})
+}
+
+/// The same, and hands on each text that counts, in order.
+pub(crate) fn each_text(json: &str, on_text: &mut dyn FnMut(&str)) -> PromptSize {
     let mut size = PromptSize::default();
     let seed = Measure {
         size: &mut size,
+        on_text,
         kind: Kind::Text,
     };
     // Err: not JSON, which whoever cut it out has checked.
@@ -60,6 +66,7 @@ enum Kind {
 
 struct Measure<'s> {
     size: &'s mut PromptSize,
+    on_text: &'s mut dyn FnMut(&str),
     kind: Kind,
 }
 
@@ -67,6 +74,7 @@ impl Measure<'_> {
     fn again(&mut self, kind: Kind) -> Measure<'_> {
         Measure {
             size: self.size,
+            on_text: self.on_text,
             kind,
         }
     }
@@ -109,6 +117,7 @@ impl<'de> Visitor<'de> for Measure<'_> {
         };
         if is_text {
             self.size.text_bytes += u64::try_from(text.len()).unwrap_or(u64::MAX);
+            (self.on_text)(text);
         }
         Ok(())
     }
@@ -173,6 +182,16 @@ mod tests {
         let messages = r#"[{"role":"system","content":"ab\n"},
             {"role":"user","content":[{"type":"text","text":"h\u00e9"},{"type":"x","y":{"z":"123"}}]}]"#;
         assert_eq!(measure(messages), size(3 + 3 + 3, 0, 0));
+    }
+
+    #[test]
+    fn each_text_that_counts_is_handed_on_as_it_reads() {
+        let messages = r#"[{"role":"user","content":[{"type":"text","text":"h\u00e9"},
+            {"type":"image_url","image_url":{"url":"data:image/png;base64,AA"}}]},"b"]"#;
+        let mut texts = Vec::new();
+        let size = each_text(messages, &mut |text| texts.push(text.to_owned()));
+        assert_eq!(texts, ["h\u{e9}", "b"]);
+        assert_eq!(size, self::size(4, 0, 1));
     }
 
     #[test]

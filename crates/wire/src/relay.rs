@@ -8,10 +8,12 @@
 use std::num::NonZeroU32;
 use std::ops::Range;
 
+use serde_json::value::RawValue;
+
 use crate::bad_request::BadRequest;
 use crate::fields::{Field, Fields, Kind};
 use crate::json_text::push_json;
-use crate::measure::{PromptSize, measure};
+use crate::measure::{PromptSize, each_text, measure};
 use crate::params::{Delivery, flag, model, positive};
 
 /// Which kind of body it is.
@@ -51,6 +53,8 @@ pub struct Relay {
     pub size: PromptSize,
     /// Where in the body the prompt stands.
     pub prompt: Range<usize>,
+    /// Where its tools do, if it has any.
+    tools: Option<Range<usize>>,
     places: Places,
 }
 
@@ -128,7 +132,8 @@ impl Relay {
         });
         let prompts = prompts(kind, &prompt)?;
         let mut size = measure(prompt.json());
-        size.text_bytes += fields.get("tools").map_or(0, |tools| length(tools.json()));
+        let tools = fields.get("tools").map(|tools| range(tools.json(), body));
+        size.text_bytes += tools.as_ref().map_or(0, |tools| length(tools.len()));
         Ok(Self {
             model: model(&fields)?,
             max_output: preferred.or(other),
@@ -136,8 +141,27 @@ impl Relay {
             answers: prompts.saturating_mul(choices.transpose()?.unwrap_or(1)),
             size,
             prompt: range(prompt.json(), body),
+            tools,
             places: Places::of(&fields, body)?,
         })
+    }
+
+    /// Hands on each text that the model is to read: those of the prompt one by one, then the tools
+    /// as they stand. `body` is the one that this was read from.
+    pub fn each_text(&self, body: &[u8], on_text: &mut dyn FnMut(&str)) {
+        if let Some(prompt) = text(body, &self.prompt) {
+            each_text(prompt, on_text);
+        }
+        if let Some(tools) = self.tools.as_ref().and_then(|tools| text(body, tools)) {
+            on_text(tools);
+        }
+    }
+
+    /// How many messages, or prompts in a list, there are.
+    pub fn messages(&self, body: &[u8]) -> u64 {
+        let list = text(body, &self.prompt).filter(|prompt| prompt.starts_with('['));
+        let list: Option<Vec<&RawValue>> = list.and_then(|list| serde_json::from_str(list).ok());
+        list.map_or(1, |list| length(list.len()))
     }
 
     /// The changes that `edits` need, in the order of the body.
@@ -296,8 +320,13 @@ fn json<T: serde::Serialize + ?Sized>(value: &T) -> Vec<u8> {
     out
 }
 
-fn length(text: &str) -> u64 {
-    u64::try_from(text.len()).unwrap_or(u64::MAX)
+fn length(bytes: usize) -> u64 {
+    u64::try_from(bytes).unwrap_or(u64::MAX)
+}
+
+/// A part of a body that has been read as text.
+fn text<'b>(body: &'b [u8], part: &Range<usize>) -> Option<&'b str> {
+    std::str::from_utf8(body.get(part.clone())?).ok()
 }
 
 /// Reads less strictly than for an engine of ours: what makes no sense together is for the engine

@@ -108,6 +108,8 @@ pub struct Tap {
     stamp: Vec<u8>,
     /// The terminator as it came.
     terminator: Vec<u8>,
+    /// The text so far, where it is kept, and how many bytes of it.
+    kept: Option<(String, usize)>,
     facts: Facts,
 }
 
@@ -158,8 +160,21 @@ impl Tap {
             shape: None,
             stamp: Vec::new(),
             terminator: Vec::new(),
+            kept: None,
             facts: Facts::default(),
         }
+    }
+
+    /// The same, which keeps the text that comes, as long as that is no more than `most` bytes.
+    #[must_use]
+    pub fn keeping(self, most: usize) -> Self {
+        let kept = Some((String::new(), most));
+        Self { kept, ..self }
+    }
+
+    /// The text so far, where all of it was kept.
+    pub fn text(&self) -> Option<&str> {
+        self.kept.as_ref().map(|(text, _)| text.as_str())
     }
 
     /// What the stream has said so far.
@@ -343,13 +358,27 @@ impl Tap {
             let known = self.facts.usage.unwrap_or_default();
             self.facts.usage = Some(usage.most(known));
         }
-        self.shape = chunk.shape(data, event).or_else(|| self.shape.take());
+        if self.kept.is_some() {
+            self.keep(chunk);
+        } else {
+            self.shape = chunk.shape(data, event).or_else(|| self.shape.take());
+        }
         match (chunk.usage, chunk.choices, self.usage) {
             (Some(_), chunk::Choices::None, StreamUsage::Omitted) => Verdict::Drop,
             (Some(_), chunk::Choices::Absent, StreamUsage::Omitted) => Verdict::Drop,
             (Some(_), chunk::Choices::Absent, StreamUsage::Final) => Verdict::Mend,
             (None, _, _) | (Some(_), chunk::Choices::Some | chunk::Choices::None, _) => {
                 Verdict::Forward
+            }
+        }
+    }
+
+    /// Adds a chunk's text to what is kept, or lets go of all where that becomes too much.
+    fn keep(&mut self, chunk: &chunk::Chunk<'_>) {
+        if let Some((text, most)) = &mut self.kept {
+            chunk.each_text(&mut |piece| text.push_str(piece));
+            if text.len() > *most {
+                self.kept = None;
             }
         }
     }

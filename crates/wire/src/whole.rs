@@ -32,6 +32,15 @@ impl Whole {
     }
 }
 
+impl Whole {
+    /// Hands on each text of an answer, in order.
+    pub fn each_text(body: &[u8], on_text: &mut dyn FnMut(&str)) {
+        if let Some(Said::Chunk(chunk)) = read_chunk(body) {
+            chunk.each_text(on_text);
+        }
+    }
+}
+
 impl EngineError {
     /// The error in an engine's body, if it is JSON with one.
     pub fn of_body(body: &[u8]) -> Option<Self> {
@@ -91,6 +100,9 @@ mod tests {
             (whole.text_bytes, whole.finish),
             (6, Some(Finish::ToolCalls))
         );
+        let mut texts = Vec::new();
+        Whole::each_text(body.as_bytes(), &mut |text| texts.push(text.to_owned()));
+        assert_eq!(texts, ["hi you"]);
     }
 
     #[test]

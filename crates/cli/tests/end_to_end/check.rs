@@ -66,6 +66,30 @@ fn ten_mistakes_are_told_at_once_each_with_its_line_and_column() {
 }
 
 #[test]
+fn a_tokenizer_that_can_not_be_used_is_a_mistake_of_its_line() {
+    let config = |file: &str| {
+        format!(
+            "models:\n  - name: m\n    engine: vllm\n    tokenizer: {file}\n    replicas: \
+             [{{ url: \"http://127.0.0.1:1\" }}]\n"
+        )
+    };
+    let missing = complaint(config("none.json").as_bytes());
+    assert!(
+        missing.contains("tokenizer can't be used: none.json: No such file"),
+        "{missing}"
+    );
+    assert!(missing.contains("4:16"), "{missing}");
+    // The configuration is not one either.
+    let wrong = complaint(config("tollgate.yaml").as_bytes());
+    assert!(
+        wrong.contains("tollgate.yaml is no tokenizer.json"),
+        "{wrong}"
+    );
+    let fake = complaint(b"models:\n  - name: m\n    engine: fake\n    tokenizer: x.json\n");
+    assert!(fake.contains("is for engines in other processes"), "{fake}");
+}
+
+#[test]
 fn serve_tells_the_same_mistakes_and_starts_nothing() {
     let folder = tempfile::tempdir().unwrap();
     let ended = run(serve(folder.path(), TEN_MISTAKES));

@@ -24,6 +24,7 @@ fn what_works_is_said_to_and_what_does_not_comes_with_its_remedy() {
         "is there and well",
         "has the model m",
         "streams, and tells the usage",
+        "prompts are reckoned by their length",
     ] {
         assert!(said.contains(good), "{said}");
     }
@@ -39,6 +40,28 @@ fn what_works_is_said_to_and_what_does_not_comes_with_its_remedy() {
     let (code, said) = examined(folder.path(), &address, "m");
     assert_eq!(code, Some(1), "{said}");
     assert!(said.contains("-> start the engine there"), "{said}");
+}
+
+#[test]
+fn it_says_what_prompts_are_counted_by() {
+    let folder = tempfile::tempdir().unwrap();
+    let words = r#"{"version": "1.0", "truncation": null, "padding": null, "added_tokens": [],
+        "normalizer": null, "pre_tokenizer": null, "post_processor": null, "decoder": null,
+        "model": {"type": "WordLevel", "vocab": {"a": 0, "b": 1}, "unk_token": "a"}}"#;
+    std::fs::write(folder.path().join("words.json"), words).unwrap();
+    let config = "listen: 127.0.0.1:0\ndata_dir: data\nidentity: { anonymous: allow }\nmodels:\n  \
+                  - { name: a, engine: openai, tokenizer: words.json, replicas: [{ url: \
+                  \"http://127.0.0.1:1\" }] }\n";
+    std::fs::write(folder.path().join("looked.yaml"), config).unwrap();
+    let ended = run(tollgate(
+        folder.path(),
+        &["doctor", "--config", "looked.yaml"],
+    ));
+    let said = ended.stdout;
+    assert!(
+        said.contains("prompts are counted by words.json, of 2 tokens"),
+        "{said}"
+    );
 }
 
 #[test]

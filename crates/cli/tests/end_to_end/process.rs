@@ -82,7 +82,13 @@ impl Running {
 
     /// Sends a signal, by its name without `SIG`.
     pub(crate) fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.pid());
+        self.signals(&[name]);
+    }
+
+    /// Sends some one after the other, as fast as can be.
+    pub(crate) fn signals(&self, names: &[&str]) {
+        let kill = |name: &&str| format!("kill -{name} {}", self.pid());
+        let kill = names.iter().map(kill).collect::<Vec<_>>().join(" && ");
         let sent = Command::new("sh").args(["-c", &kill]).status().unwrap();
         assert!(sent.success(), "{kill}");
     }

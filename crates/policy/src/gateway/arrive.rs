@@ -194,7 +194,9 @@ impl Gateway {
             Machine::Full
         } else {
             let ahead = pool.queue.ahead_of(arrival.tenant, waiting.weight);
-            let ahead = pool.rate.time_for(ahead);
+            // By what it does when there is as much to do as now, or else it may wait and see: a
+            // pool that served one answer a minute ago is not one that serves one at a time.
+            let ahead = pool.rate.time_when_full(ahead);
             // Where nothing but prefill is in the way, it waits for prompts and not for answers.
             let ahead = ahead.filter(|_| !self.waits_for_prefill(pool, &waiting));
             Machine::Busy {

@@ -12,12 +12,13 @@ use crate::health::{Company, Sign};
 use crate::ids::{ModelId, ReplicaId, RequestId, position};
 use crate::outcome::{EngineEnding, Eviction, Failure, Fence, Outcome, Phase};
 use crate::pace::Haste;
+use crate::rate::Load;
 use crate::request::{ClientEnding, Running, Stage};
-use crate::route::{self, Affinity, Candidate, Choice, Load, Seek, Sight};
+use crate::route::{self, Affinity, Candidate, Choice, Seek, Sight};
 use crate::tenant::Class;
 use crate::units::{KvBlocks, Micros, Time, Tokens};
 use crate::usage::{Counted, Usage, Weights};
-use crate::window::{Ask, Blocked, Bounds, Newcomer};
+use crate::window::{Ask, Blocked, Bounds, Newcomer, Pace};
 
 /// Where a request stands among those that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -253,7 +254,7 @@ impl Gateway {
             replica.steps.record(prefilled, now);
         }
         let pool = self.pool(model);
-        pool.rate.served(all, now);
+        pool.note_rate(all, now);
         self.fill(model, now);
     }
 
@@ -265,7 +266,7 @@ impl Gateway {
         };
         self.note_served(&served, self.weights, now);
         let pool = self.pool(model);
-        pool.rate.served(served.prompt + served.output, now);
+        pool.note_rate(served.prompt + served.output, now);
         // A first token makes room for another prompt.
         if served.prompt > Tokens::ZERO {
             self.fill(model, now);
@@ -274,9 +275,16 @@ impl Gateway {
 
     /// What a replica in another process says of itself.
     pub(super) fn reported(&mut self, replica: ReplicaId, report: Report, now: Time) {
-        let replica = self.replica(replica);
-        replica.window.report(report.waiting, report.kv);
-        let model = replica.model;
+        let model = self.replica(replica).model;
+        let pool = self.pool(model);
+        let target = pool.model.target;
+        let pace = match pool.tpot.estimate(target, now) > target.tpot {
+            true => Pace::Missed,
+            false => Pace::Kept,
+        };
+        let window = &mut self.replica(replica).window;
+        window.note_pace(pace);
+        window.report(report.waiting, report.kv);
         self.fill(model, now);
     }
 
@@ -575,6 +583,15 @@ impl Pool {
         });
     }
 
+    /// So many tokens were served.
+    fn note_rate(&mut self, tokens: Tokens, now: Time) {
+        let load = match self.queue.is_empty() {
+            true => Load::Light,
+            false => Load::Full,
+        };
+        self.rate.served(tokens, load, now);
+    }
+
     /// How long what waits takes.
     pub(super) fn time_for_queue(&self) -> Option<Micros> {
         self.rate.time_for(self.queue.work())
@@ -595,7 +612,7 @@ impl Replica {
     fn candidate(&self, replica: ReplicaId) -> Candidate {
         Candidate {
             replica,
-            load: Load {
+            load: route::Load {
                 kv: self.window.occupancy(),
                 total: self.window.capacity().kv,
                 sequences: self.window.sequences(),

@@ -1,4 +1,4 @@
-//! Windows by examples.
+//! What a window lets in, and how it finds its size, by example.
 
 use super::*;
 
@@ -242,6 +242,56 @@ fn it_shrinks_while_sequences_wait_inside_and_grows_back_when_used_up() {
         8,
         "it does not grow while it is not used up"
     );
+}
+
+#[test]
+fn sequences_that_were_long_under_way_are_not_taken_for_a_queue() {
+    let guessed = Bounds {
+        reach: 4_096,
+        ..Bounds::default()
+    };
+    let mut window = window(guessed, 1_000, 1_000_000);
+    for round in 0..20 {
+        // Each time others have just arrived, and those of the last time have begun.
+        for _ in 0..25 {
+            hold(&mut window, Class::Standard, 1);
+        }
+        window.report(20, KvBlocks::ZERO);
+        window.report(if round % 2 == 0 { 20 } else { 0 }, KvBlocks::ZERO);
+        window.report(0, KvBlocks::ZERO);
+    }
+    assert_eq!((window.limit(), window.sequences()), (1_000, 500));
+}
+
+#[test]
+fn a_window_of_guessed_size_follows_what_is_asked_while_none_waits_inside_and_the_pace_is_kept() {
+    let guessed = Bounds {
+        reach: 4_096,
+        ..Bounds::default()
+    };
+    let mut window = window(guessed, 256, 1_000_000);
+    let fill_and_report = |window: &mut Window, reports: u32| {
+        for _ in 0..reports {
+            while window.room_for(&ask(Class::Standard, 1), None).is_ok() {
+                hold(window, Class::Standard, 1);
+            }
+            window.report(0, KvBlocks::ZERO);
+        }
+    };
+    window.report(0, KvBlocks::ZERO);
+    assert_eq!(window.limit(), 256, "nobody asks for more");
+    window.note_pace(Pace::Missed);
+    fill_and_report(&mut window, 10);
+    assert_eq!(window.limit(), 256, "it is slow enough as it is");
+    window.note_pace(Pace::Kept);
+    fill_and_report(&mut window, 10);
+    assert!(window.limit() >= 512, "{}", window.limit());
+    fill_and_report(&mut window, 30);
+    assert_eq!((window.limit(), window.moved()), (4_096, Moved::Grew));
+    for _ in 0..3 {
+        window.report(96, KvBlocks::ZERO);
+    }
+    assert!(window.limit() < 4_000, "as soon as some wait inside");
 }
 
 #[test]

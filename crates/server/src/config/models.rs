@@ -34,9 +34,6 @@ const REPLICAS_MAX: usize = 16;
 /// Engines of one model in other processes.
 const REMOTE_REPLICAS_MAX: usize = 256;
 
-/// Requests that one engine in another process is given at once, at most.
-const REMOTE_SEQUENCES_MAX: u32 = 4096;
-
 const NAME_CHARS_MAX: usize = 128;
 const NAME_SIGNS: &str = "._:/-";
 
@@ -386,13 +383,12 @@ impl ModelConfig {
             EngineConfig::Remote(config) => Some(config.kind),
             EngineConfig::Embedded { .. } | EngineConfig::Fake(_) => None,
         };
-        let remote = kind.is_some();
         let default = Self::new(name.unwrap_or_default(), engine);
+        let most = kind.map_or(256, |_| RemoteKind::SEQUENCES_MAX);
+        let guess = kind.map_or(default.max_sequences, |_| RemoteKind::SEQUENCES_GUESS);
         let max_sequences = fields
-            .optional("max_sequences", |value| {
-                value.integer(1..=if remote { REMOTE_SEQUENCES_MAX } else { 256 })
-            })
-            .unwrap_or(if remote { 256 } else { default.max_sequences });
+            .optional("max_sequences", |value| value.integer(1..=most))
+            .unwrap_or(guess);
         let model = Self {
             aliases: aliases.unwrap_or_default(),
             context: fields.optional("context", |value| tokens(&value, 16, CONTEXT_MAX)),
@@ -423,7 +419,10 @@ impl ModelConfig {
                 .unwrap_or(default.grammars),
             keepalive: keepalive.unwrap_or(default.keepalive),
             replicas: replicas(fields, kind).unwrap_or_else(|| default.replicas.clone()),
-            window: window::read(fields),
+            window: Bounds {
+                reach: kind.map_or(0, |kind| kind.reach(sequences)),
+                ..window::read(fields)
+            },
             target: slo::target(fields),
             routing: fields
                 .optional("routing", |value| RoutingConfig::read(&value))
@@ -532,12 +531,13 @@ impl EngineConfig {
             .and_then(NonZeroU32::new);
         let pooling = pooling(fields);
         let fake = fields.find("fake");
-        let upstream = fields.find("upstream");
+        let (upstream, tokenizer) = (fields.find("upstream"), fields.find("tokenizer"));
         let kind = kind?;
         if !matches!(kind, Kind::Remote(_)) {
             let why = "is for engines in other processes; this one is in ours";
             for (key, given) in [
                 ("upstream", upstream.is_some()),
+                ("tokenizer", tokenizer.is_some()),
                 ("stream.idle", idle.is_some()),
             ] {
                 if given {
@@ -557,7 +557,8 @@ impl EngineConfig {
                         fields.report(key, format!("is not for engine: {}", kind.label()));
                     }
                 }
-                Some(Self::Remote(RemoteConfig::read(kind, upstream, idle)))
+                let remote = RemoteConfig::read(kind, upstream, tokenizer, idle);
+                Some(Self::Remote(remote))
             }
             Kind::Embedded => {
                 if let Some(fake) = fake {

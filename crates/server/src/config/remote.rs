@@ -7,6 +7,8 @@ use std::path::PathBuf;
 use tollgate_policy::units::{KvBytes, Micros};
 
 use super::decode::{Cursor, Fields};
+use super::server;
+use crate::tokenizer::Tokenizer;
 
 /// What runs in another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,6 +59,8 @@ pub struct RemoteConfig {
     pub ca: Option<PathBuf>,
     /// What a token takes of the engine's memory: nobody there says it.
     pub kv_per_token: KvBytes,
+    /// What its prompts are counted by, where that is here too.
+    pub tokenizer: Option<Tokenizer>,
 }
 
 /// A key. It prints as `***`.
@@ -198,6 +202,21 @@ fn split_port(authority: &str) -> Option<(&str, Option<u16>)> {
 }
 
 impl RemoteKind {
+    /// Requests that one engine in another process is given at once, at most.
+    pub(super) const SEQUENCES_MAX: u32 = 4096;
+
+    /// Requests that one is taken to run at once where nobody says how many.
+    pub(super) const SEQUENCES_GUESS: u32 = 256;
+
+    /// How far a window grows by itself where nobody says how many requests fit. One that says
+    /// itself knows better, and of one that tells of no queue nobody learns when it is full.
+    pub(super) fn reach(self, told: Option<u32>) -> u32 {
+        match self {
+            Self::Vllm | Self::Sglang if told.is_none() => Self::SEQUENCES_MAX,
+            Self::Vllm | Self::Sglang | Self::LlamaServer | Self::OpenAi => 0,
+        }
+    }
+
     /// As the configuration spells it.
     pub const fn label(self) -> &'static str {
         match self {
@@ -234,13 +253,16 @@ impl RemoteConfig {
             ca: None,
             // A model of 8 billion parameters with grouped queries, at 16 bits.
             kv_per_token: KvBytes::new(128 << 10),
+            tokenizer: None,
         }
     }
 
-    /// Reads the section `upstream`; `stream.idle` is read with its neighbours.
+    /// Reads the section `upstream`, and `tokenizer` beside it; `stream.idle` is read with its
+    /// neighbours.
     pub(super) fn read(
         kind: RemoteKind,
         section: Option<Cursor<'_>>,
+        tokenizer: Option<Cursor<'_>>,
         idle: Option<Micros>,
     ) -> Self {
         let default = Self::new(kind);
@@ -250,6 +272,7 @@ impl RemoteConfig {
         let config = read.unwrap_or_else(|| default.clone());
         Self {
             idle: idle.unwrap_or(default.idle),
+            tokenizer: tokenizer.and_then(|value| tokenizer_file(&value)),
             ..config
         }
     }
@@ -297,12 +320,22 @@ impl RemoteConfig {
                 .optional("max_event", |value| value.size(64 << 10..=256 << 20))
                 .and_then(|size| usize::try_from(size).ok())
                 .unwrap_or(default.max_event),
-            ca: fields.optional("ca", |value| super::server::path(&value)),
+            ca: fields.optional("ca", |value| server::path(&value)),
             kv_per_token: fields
                 .optional("kv_per_token", |value| value.size(64..=64 << 20))
                 .map_or(default.kv_per_token, KvBytes::new),
+            tokenizer: None,
         }
     }
+}
+
+/// Reads the file that a model makes tokens by: one that can't be used is told with all else that
+/// is wrong.
+fn tokenizer_file(value: &Cursor<'_>) -> Option<Tokenizer> {
+    let loaded = Tokenizer::load(&server::path(value)?);
+    loaded
+        .map_err(|why| value.report(format!("can't be used: {why}")))
+        .ok()
 }
 
 /// Reads a replica's address.

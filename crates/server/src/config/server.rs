@@ -20,6 +20,9 @@ pub(super) const DATA_DIR: &str = "./tollgate-data";
 pub struct ServerConfig {
     /// The longest request body, in bytes, 1 KiB to 1 GiB.
     pub max_body: usize,
+    /// Bytes of large bodies that are held at once, `max_body` to 1,024 GiB; `None` is
+    /// [`ServerConfig::BODIES`], or one body where that is more.
+    pub max_bodies: Option<usize>,
     /// Connections open at once, 1 to 1,000,000.
     pub max_connections: usize,
     /// How long running streams may go on after a request to stop, 1 s to 1 h.
@@ -34,6 +37,7 @@ impl Default for ServerConfig {
     fn default() -> Self {
         Self {
             max_body: 32 << 20,
+            max_bodies: None,
             max_connections: 4096,
             drain: Micros::from_secs(60),
             read_timeout: Micros::from_secs(30),
@@ -43,6 +47,14 @@ impl Default for ServerConfig {
 }
 
 impl ServerConfig {
+    /// Bytes of large bodies that are held at once where nobody says another number.
+    pub const BODIES: usize = 256 << 20;
+
+    /// Bytes of large bodies that are held at once: one at least.
+    pub fn body_room(&self) -> usize {
+        self.max_bodies.unwrap_or(Self::BODIES).max(self.max_body)
+    }
+
     pub(super) fn read(section: &Cursor<'_>) -> Option<Self> {
         section.mapping(Self::read_fields)
     }
@@ -50,11 +62,14 @@ impl ServerConfig {
     fn read_fields(fields: &mut Fields<'_, '_>) -> Self {
         let default = Self::default();
         let seconds = |low, high| Micros::from_secs(low)..=Micros::from_secs(high);
-        Self {
+        let read = Self {
             max_body: fields
                 .optional("max_body", |value| value.size(1 << 10..=1 << 30))
                 .and_then(|bytes| usize::try_from(bytes).ok())
                 .unwrap_or(default.max_body),
+            max_bodies: fields
+                .optional("max_bodies", |value| value.size(1 << 20..=1024 << 30))
+                .and_then(|bytes| usize::try_from(bytes).ok()),
             max_connections: fields
                 .optional("max_connections", |value| value.integer(1..=1_000_000))
                 .unwrap_or(default.max_connections),
@@ -67,7 +82,13 @@ impl ServerConfig {
             threads: fields
                 .optional("threads", |value| value.integer(1..=1024_usize))
                 .and_then(NonZeroUsize::new),
+        };
+        if let Some(all) = read.max_bodies.filter(|all| *all < read.max_body) {
+            let one = read.max_body;
+            let message = format!("is {all} bytes, less than the {one} that one may have");
+            fields.report("max_bodies", message);
         }
+        read
     }
 }
 

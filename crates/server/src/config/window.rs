@@ -35,6 +35,7 @@ fn bounds(section: &Cursor<'_>) -> Option<Bounds> {
                 Some(Knob::Auto) | None => Knob::Auto,
             },
             paced: false,
+            reach: 0,
             thresholds: Thresholds::default(),
         };
         check(bounds, fields);

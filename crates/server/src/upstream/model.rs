@@ -1,27 +1,21 @@
 //! A model whose engines run in other processes, and each of those engines.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, RwLock};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, RwLock};
 
 use bytes::Bytes;
 use hmac::{Hmac, KeyInit as _, Mac as _};
 use sha2::Sha256;
 use tokio::sync::Notify;
 use tokio_util::sync::CancellationToken;
-use tollgate_policy::density::Density;
+use tollgate_policy::density::{Density, Frame};
 use tollgate_policy::ids::{ReplicaId, TenantId};
 use tollgate_policy::route::{Affinity, Policy};
 use tollgate_policy::units::Tokens;
-use tollgate_policy::usage::Usage;
-use tollgate_wire::PromptSize;
 
 use super::life::Hosting;
 use super::pool::{Aside, Pool};
 use crate::config::{RemoteConfig, ReplicaConfig, RoutingConfig};
-
-/// Tokens that a picture, a sound or a file is taken for until the engine has counted: about what
-/// vision models make of a picture of ordinary size.
-const MEDIA_TOKENS: u64 = 576;
 
 /// Bytes that the length of a token is reckoned from.
 const BYTES_MEASURED: u64 = 1 << 16;
@@ -92,11 +86,16 @@ pub(crate) struct Names {
     pub(crate) there: String,
 }
 
-/// Bytes per token, of prompts and of answers.
+/// What was learned from what engines counted.
 #[derive(Clone, Copy, Debug, Default)]
-struct Densities {
-    prompt: Density,
-    output: Density,
+pub(super) struct Densities {
+    /// Bytes per token, of prompts and of answers.
+    pub(super) prompt: Density,
+    pub(super) output: Density,
+    /// What templates write around messages.
+    pub(super) frame: Frame,
+    /// The last answer came without a count.
+    pub(super) untold: bool,
 }
 
 impl RemoteModel {
@@ -187,32 +186,6 @@ impl RemoteModel {
         replicas.len() > 1
     }
 
-    /// The tokens that a prompt is likely to have.
-    pub(crate) fn reckon_prompt(&self, size: PromptSize) -> Tokens {
-        let text = self.densities().prompt.reckon(size.text_bytes);
-        let media = Tokens::new(size.media.saturating_mul(MEDIA_TOKENS));
-        (text + media + Tokens::new(size.tokens)).max(Tokens::new(1))
-    }
-
-    /// The tokens that an answer is likely to have: each delta is one at least.
-    pub(crate) fn reckon_output(&self, text_bytes: u64, deltas: u64) -> Tokens {
-        let text = self.densities().output.reckon(text_bytes);
-        text.max(Tokens::new(deltas))
-    }
-
-    /// An engine has counted.
-    pub(crate) fn learn(&self, size: PromptSize, text_bytes: u64, counted: Usage) {
-        let mut densities = self
-            .densities
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        // What pictures are in tokens would be taken for what text is.
-        if size.media == 0 && size.tokens == 0 {
-            densities.prompt.learn(size.text_bytes, counted.prompt);
-        }
-        densities.output.learn(text_bytes, counted.output);
-    }
-
     /// What keeps a tenant's prefixes its own: the same for all its requests, and for no other's.
     pub(crate) fn salt(&self, tenant: &str) -> Arc<str> {
         let salts = self.salts.read().unwrap_or_else(PoisonError::into_inner);
@@ -284,9 +257,12 @@ impl RemoteModel {
         }
     }
 
-    fn densities(&self) -> Densities {
-        *self
-            .densities
+    pub(super) fn densities(&self) -> Densities {
+        *self.densities_mut()
+    }
+
+    pub(super) fn densities_mut(&self) -> MutexGuard<'_, Densities> {
+        self.densities
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
     }
@@ -318,17 +294,6 @@ mod tests {
         assert_ne!(model.salt("a"), model.salt("b"));
         assert_ne!(model.salt("a"), self::model(2).salt("a"));
         assert_eq!(model.salt("a").len(), 64);
-    }
-
-    #[test]
-    fn a_picture_costs_the_same_whatever_its_size() {
-        let size = |text_bytes, media| PromptSize {
-            text_bytes,
-            media,
-            tokens: 0,
-        };
-        assert_eq!(model(1).reckon_prompt(size(40, 1)), Tokens::new(10 + 576));
-        assert_eq!(model(1).reckon_prompt(size(0, 0)), Tokens::new(1));
     }
 
     #[test]

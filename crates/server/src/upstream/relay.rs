@@ -27,9 +27,11 @@ use super::exchange::{Ask, Failed, Part, Reply, Streaming, ask, retry_after};
 use super::headers::copy_response;
 use super::http1::Fields;
 use super::model::{RemoteModel, Upstream};
+use super::prompt::Prompt;
 use super::stream::{RelayBody, Watched};
 use crate::answer::dispatch_headers;
 use crate::app::{App, Made, Visit};
+use crate::body_room::Room;
 use crate::held::{Held, HeldBody};
 use crate::inflight::{InFlight, Letter};
 use crate::line::Line;
@@ -42,7 +44,11 @@ pub(crate) struct Passage {
     pub(crate) kind: RelayKind,
     /// As the client sent it.
     pub(crate) body: Bytes,
+    /// The room that it takes, until it is not needed any more.
+    pub(crate) room: Room,
     pub(crate) relay: Relay,
+    /// Its prompt, as it was measured.
+    pub(crate) prompt: Prompt,
     /// The client's headers that the engine gets, as they go over the wire.
     pub(crate) headers: Vec<u8>,
     /// Where it is best served.
@@ -131,7 +137,7 @@ impl Call {
             line: Arc::clone(&self.line),
             clock: desk.clock(),
             model: Arc::clone(&self.model),
-            size: self.passage.relay.size,
+            size: self.passage.prompt,
             prompt: self.arrival.prompt,
             answers: self.passage.relay.answers,
             gaps: Gaps::new(
@@ -206,7 +212,7 @@ impl Call {
                 Ok(What::Stream(streaming, upstream))
             }
             Reply::Whole { fields, body, said } => {
-                self.whole_ended(flight, said);
+                self.whole_ended(flight, said, &body);
                 Ok(What::Whole(fields, body))
             }
             Reply::Refused {
@@ -262,11 +268,12 @@ impl Call {
     }
 
     /// Settles an answer in one piece.
-    fn whole_ended(&self, flight: &mut InFlight, said: Whole) {
+    fn whole_ended(&self, flight: &mut InFlight, said: Whole, body: &[u8]) {
         let (usage, counted) = match said.usage {
             Some(usage) => (policy_usage(usage), Counted::Exactly),
             None => {
-                let output = self.model.reckon_output(said.text_bytes, 0);
+                self.model.heard_no_usage();
+                let output = self.model.reckon_whole(said.text_bytes, body);
                 let prompt = self.arrival.prompt;
                 let usage = Usage {
                     prompt,
@@ -278,7 +285,7 @@ impl Call {
         };
         if counted == Counted::Exactly {
             self.model
-                .learn(self.passage.relay.size, said.text_bytes, usage);
+                .learn(self.passage.prompt, said.text_bytes, usage);
         }
         let finish = EngineEnding::Finished(finish_reason(said.finish));
         flight.engine_ended(finish, usage, counted);
@@ -338,9 +345,14 @@ impl Call {
         } else {
             StreamUsage::Omitted
         };
-        delivery
-            .stream
-            .then(|| Tap::new(wants, self.model.config.max_event))
+        let keeps = self.model.keeps(self.passage.relay.answers);
+        delivery.stream.then(|| {
+            let tap = Tap::new(wants, self.model.config.max_event);
+            match keeps {
+                Some(most) => tap.keeping(most),
+                None => tap,
+            }
+        })
     }
 
     /// Its place in the engine's own order, where less is sooner: the service its tenant has had,

@@ -19,10 +19,11 @@ use tokio_util::io::poll_read_buf;
 use tollgate_policy::outcome::{EngineEnding, Failure, Outcome};
 use tollgate_policy::units::{Micros, Time, Tokens};
 use tollgate_policy::usage::{Counted, Usage};
-use tollgate_wire::{Fault, PromptSize, sse};
+use tollgate_wire::{Fault, sse};
 
 use super::exchange::{READ_SIZE, Streaming};
 use super::model::{RemoteModel, Upstream};
+use super::prompt::Prompt;
 use super::relay::{Opened, What, finish_reason, policy_usage};
 use crate::answer::wire_usage;
 use crate::clock::Clock;
@@ -45,7 +46,7 @@ pub(crate) struct Watched {
     pub(crate) line: Arc<Line>,
     pub(crate) clock: Clock,
     pub(crate) model: Arc<RemoteModel>,
-    pub(crate) size: PromptSize,
+    pub(crate) size: Prompt,
     /// The prompt, as it was reckoned.
     pub(crate) prompt: Tokens,
     /// Answers that it asked for.
@@ -248,7 +249,11 @@ impl RelayBody {
                 let usage = Usage {
                     prompt: self.watched.prompt,
                     cached: Tokens::ZERO,
-                    output: model.reckon_output(facts.text_bytes, facts.deltas),
+                    output: model.reckon_output(
+                        facts.text_bytes,
+                        facts.deltas,
+                        source.streaming.tap.text(),
+                    ),
                 };
                 (usage, Counted::Roughly)
             }
@@ -265,6 +270,8 @@ impl RelayBody {
         if counted == Counted::Exactly {
             let watched = &self.watched;
             watched.model.learn(watched.size, facts.text_bytes, usage);
+        } else {
+            self.watched.model.heard_no_usage();
         }
         let ending = EngineEnding::Finished(finish_reason(facts.finish));
         self.engine_ended(ending, usage, counted);

@@ -11,6 +11,7 @@ mod support;
 
 mod engine;
 
+mod bodies;
 mod cancelling;
 mod editing;
 mod endings;
@@ -23,5 +24,6 @@ mod probing;
 mod reaching;
 mod repeating;
 mod timeouts;
+mod tokenizers;
 mod usage;
 mod windows;

@@ -1,5 +1,7 @@
 //! The engine on a virtual clock, by example and under random requests.
 
+mod following;
+
 use std::collections::BTreeMap;
 use std::num::NonZeroU32;
 

@@ -39,6 +39,24 @@ fn only_the_name_of_the_model_is_another() {
 }
 
 #[test]
+fn the_texts_of_a_prompt_are_handed_on_and_its_messages_counted() {
+    let tools = r#"[{"type":"function","function":{"name":"f"}}]"#;
+    let body = format!(
+        r#"{{"model":"m","tools":{tools},"messages":[{{"role":"system","content":"be\n"}},
+            {{"role":"user","content":[{{"type":"text","text":"hi"}}]}}]}}"#
+    );
+    let relay = read(&body).unwrap();
+    let mut texts = Vec::new();
+    relay.each_text(body.as_bytes(), &mut |text| texts.push(text.to_owned()));
+    assert_eq!(texts, ["be\n", "hi", tools]);
+    assert_eq!(relay.messages(body.as_bytes()), 2);
+    let body = r#"{"model":"m","prompt":"one"}"#.as_bytes();
+    let relay = Relay::read(RelayKind::Text, body).unwrap();
+    relay.each_text(body, &mut |text| assert_eq!(text, "one"));
+    assert_eq!(relay.messages(body), 1);
+}
+
+#[test]
 fn usage_is_asked_for_in_whatever_way_the_stream_says_so_far() {
     let edits = Edits {
         include_usage: true,

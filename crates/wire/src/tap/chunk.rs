@@ -10,7 +10,7 @@ use serde::Deserialize;
 use serde_json::value::RawValue;
 
 use super::{EngineError, ErrorShape, Finish};
-use crate::measure::text_bytes;
+use crate::measure::{each_text, text_bytes};
 use crate::reply::Usage;
 
 /// What an event's data is.
@@ -209,6 +209,18 @@ impl<'a> Chunk<'a> {
             && self.usage.is_none()
         {
             self.plain = plain_text(only, self.text_bytes);
+        }
+    }
+
+    /// Hands on each text in its choices, in order.
+    pub(crate) fn each_text(&self, on_text: &mut dyn FnMut(&str)) {
+        let choices = self.members.choices.map_or("[]", RawValue::get);
+        let choices: Vec<Choice<'a>> = serde_json::from_str(choices).unwrap_or_default();
+        for choice in &choices {
+            let texts = [choice.delta, choice.message, choice.text];
+            for text in texts.into_iter().flatten() {
+                each_text(text.get(), on_text);
+            }
         }
     }
 

@@ -51,6 +51,25 @@ fn a_plain_stream_goes_on_as_it_is_but_for_its_terminator() {
 }
 
 #[test]
+fn the_text_is_kept_only_where_that_is_wanted_and_only_while_there_is_room() {
+    let texts = ["a", "h\u{e9}\n", "bc", "bc"];
+    let stream: String = texts.map(delta).concat();
+    let (bare, said) = read(StreamUsage::Omitted, stream.as_bytes());
+    for (most, kept) in [(8, None), (9, Some("ah\u{e9}\nbcbc"))] {
+        let mut tap = Tap::new(StreamUsage::Omitted, Tap::DEFAULT_LIMIT).keeping(most);
+        let mut out = Vec::new();
+        tap.push(stream.as_bytes(), &mut out);
+        assert_eq!(tap.text(), kept, "{most}");
+        assert_eq!(
+            (String::from_utf8(out).unwrap(), tap.facts()),
+            (bare.clone(), &said)
+        );
+    }
+    let tap = Tap::new(StreamUsage::Omitted, Tap::DEFAULT_LIMIT);
+    assert_eq!(tap.text(), None);
+}
+
+#[test]
 fn a_usage_chunk_goes_on_only_where_it_was_asked_for() {
     let stream = format!("{}{FIN}{}{DONE}", delta("a"), usage(4, 6));
     let (out, facts) = read(StreamUsage::Omitted, stream.as_bytes());

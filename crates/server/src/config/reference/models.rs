@@ -45,7 +45,9 @@ pub(super) const MODELS: &[Key] = &[
         "models[].max_sequences",
         "number, 1..=256",
         Is("32"),
-        "Requests that run at once; for engines in other processes 1..=4096, and 256 on each.",
+        "Requests that run at once; for engines in other processes 1..=4096, and 256 on each. Left \
+         out for `vllm` and `sglang`, more run where all that may do, none waits inside the engine, \
+         and answers keep the pace of `slo.tpot`.",
     ),
     key(
         "models[].threads",
@@ -193,6 +195,14 @@ pub(super) const MODELS: &[Key] = &[
         Is("128KiB"),
         "What a token takes of an engine's KV memory, for `kv_gib_seconds` of limits and ledger: \
          two times layers, KV heads and head size, times the bytes of a number.",
+    ),
+    key(
+        "models[].tokenizer",
+        "path",
+        Means("prompts are reckoned by their length"),
+        "The model's `tokenizer.json`: what a prompt costs is counted by it before the engine has, \
+         and an answer where the engine does not count. What the engine counts is the truth, with \
+         or without. Only for engines in other processes.",
     ),
     key(
         "models[].grammars",
@@ -385,6 +395,12 @@ pub(super) const MODELS: &[Key] = &[
         Is("learned"),
         "What an estimate of the first token is put right by: by trees that are fitted to what \
          came of the last requests, in the background, or by nothing.",
+    ),
+    key(
+        "models[].slo.refit",
+        "duration, 1s..=24h",
+        Is("20s"),
+        "From one fit of those trees to the next at the least; none without 256 new answers.",
     ),
     key(
         "models[].slo.classes[].class",

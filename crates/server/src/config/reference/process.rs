@@ -23,6 +23,14 @@ pub(super) const PROCESS: &[Key] = &[
         "The longest request body; a longer one gets 413.",
     ),
     key(
+        "server.max_bodies",
+        "size, 1MiB..=1024GiB",
+        Means("256MiB, or one of `server.max_body` where that is more"),
+        "Memory for the bodies of requests, each kept until an engine has begun to answer. One of \
+         more than 64 KiB is not read before there is room for it; if there is none within \
+         `server.read_timeout` it gets 503 and the reason `body_room`.",
+    ),
+    key(
         "server.max_connections",
         "number, 1..=1000000",
         Is("4096"),

@@ -52,7 +52,7 @@ identity: { anonymous: allow }
     3:44: server.max_connections is many; use a whole number, 1..=1000000
     3:57: server.drain is 0s; use 1s..=1h
     3:75: server.read_timeout is a list; use a duration like 30s
-    3:90: server.workers is not a known key; known here: max_body, max_connections, drain, read_timeout, threads
+    3:90: server.workers is not a known key; known here: max_body, max_bodies, max_connections, drain, read_timeout, threads
     4:20: metrics.expose is everyone; use loopback or any
     "#);
 }
