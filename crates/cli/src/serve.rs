@@ -55,8 +55,8 @@ pub(crate) fn serve(args: ServeArgs) -> ExitCode {
     code
 }
 
-/// Cores to a thread that carries requests, where engines compute on those cores: for each token one
-/// such thread is woken, and a second one to look for more to do, at the engine's cost.
+/// Cores to a thread that carries requests, where engines compute on those cores: for each token
+/// one such thread is woken, and a second one to look for more to do, at the engine's cost.
 const CORES_OF_ENGINES: usize = 4;
 
 /// Threads that carry requests.

@@ -1,3 +1,5 @@
+//! Copies of a small file made up here, and of pieces of it.
+
 use super::*;
 
 fn string(text: &str, out: &mut Vec<u8>) {
