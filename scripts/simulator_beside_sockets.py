@@ -152,7 +152,7 @@ def calibrated(given):
     if not given.model:
         return EMULATED
     with tempfile.TemporaryDirectory() as folder, Servers(given, folder) as servers:
-        fit = ["bench", "calibrate", "--url", servers.url, "--model", "m", "--prompts", "32,64,128,256"]
+        fit = ["bench", "calibrate", "--url", servers.url, "--model", "m", "--prompts", "16,32,48,64"]
         fit += ["--sequences", "1,2,4,8", "--output", "16", "--each", "5s"]
         told = subprocess.run([given.tollgate, *fit], capture_output=True, text=True)
     if told.returncode:

@@ -1,9 +1,11 @@
 //! What an engine's steps cost, fitted to what a client sees: a step by itself, each sequence in
 //! it, and each prompt token.
 //!
-//! Two straight lines by least squares. Time per output token against sequences at once gives the
-//! first two, time to first token of a lone request against the length of its prompt the third.
-//! The clients wait for their answers, since here a number of sequences is to be held, not a load.
+//! Two straight lines by least squares. The median time from token to token against sequences at
+//! once gives the first two: most steps have no prompt in them, so the median is of those that have
+//! none, which the mean of a request is not. Time to first token of a lone request against the
+//! length of its prompt gives the third. The clients wait for their answers, since here a number of
+//! sequences is to be held, not a load.
 
 use std::fmt;
 use std::num::NonZeroUsize;
@@ -85,7 +87,7 @@ pub struct Fitted {
     pub per_sequence_us: u64,
     /// Prompt tokens computed in a second.
     pub prefill_tokens_per_second: u64,
-    /// Time per output token by sequences at once.
+    /// Time from token to token by sequences at once.
     pub steps: Line,
     /// Its points.
     pub step_points: Vec<Measured>,
@@ -144,7 +146,7 @@ pub fn calibrate(
         on_point(&what);
         let clients = NonZeroUsize::new(*sequences).unwrap_or(NonZeroUsize::MIN);
         let report = plan.point(&what, clients, [SHORT_PROMPT, plan.output.max(2)], stop)?;
-        let ms = median(&report, &what, |tenant| tenant.tpot.p50_ms)?;
+        let ms = median(&report, &what, |tenant| tenant.itl.p50_ms)?;
         let at = clients.get() as f64;
         step_points.push(Measured { at, ms });
     }
@@ -217,7 +219,7 @@ impl Plan {
         // Sequences may cost next to nothing, prompt tokens never do.
         let steps = match level(&step_points) {
             Some(level) => level,
-            None => straight("times per output token", &step_points)?,
+            None => straight("times from token to token", &step_points)?,
         };
         let prefill = straight("times to first token", &prefill_points)?;
         let micros = |ms: f64| (ms * 1e3).round().max(0.0) as u64;

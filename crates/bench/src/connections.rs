@@ -12,10 +12,12 @@ use hyper::body::Incoming;
 use hyper::client::conn::http1::{SendRequest, handshake};
 use hyper::{Request, Response};
 use hyper_util::rt::TokioIo;
+use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio::runtime::Handle;
 
 use crate::rows::Failure;
+use crate::secure::Secure;
 
 /// A connection that can take a request.
 pub(crate) type Connection = SendRequest<Full<Bytes>>;
@@ -27,15 +29,17 @@ const OUT_OF_FILES_OR_PORTS: [i32; 3] = [24, 23, 99];
 #[derive(Debug)]
 pub(crate) struct Connections {
     address: SocketAddr,
+    secure: Option<Secure>,
     /// The last used last: it is the likeliest to be alive.
     idle: Mutex<Vec<Connection>>,
     runtime: Handle,
 }
 
 impl Connections {
-    pub(crate) fn new(address: SocketAddr, runtime: Handle) -> Self {
+    pub(crate) fn new(address: SocketAddr, secure: Option<Secure>, runtime: Handle) -> Self {
         Self {
             address,
+            secure,
             idle: Mutex::default(),
             runtime,
         }
@@ -90,9 +94,20 @@ impl Connections {
         }
     }
 
-    async fn open(&self) -> io::Result<Connection> {
+    /// Opens one, whatever is kept.
+    pub(crate) async fn open(&self) -> io::Result<Connection> {
         let stream = TcpStream::connect(self.address).await?;
         stream.set_nodelay(true)?;
+        match &self.secure {
+            None => self.speak(stream).await,
+            Some(secure) => self.speak(secure.over(stream).await?).await,
+        }
+    }
+
+    async fn speak<S>(&self, stream: S) -> io::Result<Connection>
+    where
+        S: AsyncRead + AsyncWrite + Unpin + Send + 'static,
+    {
         let (connection, driver) = handshake(TokioIo::new(stream))
             .await
             .map_err(io::Error::other)?;
@@ -127,7 +142,7 @@ mod tests {
                     .unwrap();
             }
         });
-        let connections = Connections::new(address, Handle::current());
+        let connections = Connections::new(address, None, Handle::current());
         let request = || {
             Request::get("/")
                 .header("host", "h")

@@ -21,6 +21,7 @@ mod reply;
 mod report;
 mod rows;
 mod run;
+mod secure;
 mod slo;
 mod spec;
 mod stop;

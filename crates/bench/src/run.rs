@@ -14,7 +14,6 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use hyper::header::HeaderMap;
-use tokio::net::TcpStream;
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio_util::sync::CancellationToken;
 use tokio_util::task::TaskTracker;
@@ -29,6 +28,7 @@ use crate::prompts::{PROBE_BYTES, Prompts, filler};
 use crate::reply::Window;
 use crate::report::Report;
 use crate::rows::{Ending, Row, RowFile};
+use crate::secure::Secure;
 use crate::spec::{Cycle, Endpoint, Identity, Source, Spec};
 use crate::stop::Stop;
 
@@ -169,7 +169,7 @@ fn run_on(
         .build()
         .map_err(BenchError::Thread)?;
     let asker = asker(spec, &workload, address, runtime.handle())?;
-    let prompts = runtime.block_on(prepare(spec, address, &asker))?;
+    let prompts = runtime.block_on(prepare(spec, &asker))?;
     let mut sink = Sink {
         file: create_rows(spec, workload.tenants())?,
         path: spec.rows.clone().unwrap_or_default(),
@@ -401,8 +401,10 @@ fn asker(
     address: SocketAddr,
     runtime: &Handle,
 ) -> Result<Asker, BenchError> {
+    let secure = spec.endpoint.secured().map(Secure::by_system).transpose();
+    let secure = secure.map_err(|error| down(&spec.endpoint, error))?;
     Ok(Asker {
-        connections: Connections::new(address, runtime.clone()),
+        connections: Connections::new(address, secure, runtime.clone()),
         path: spec.endpoint.chat_path(),
         model: spec.model.clone(),
         reply: spec.reply,
@@ -433,22 +435,24 @@ fn resolve(endpoint: &Endpoint) -> Result<SocketAddr, BenchError> {
                 .next()
                 .ok_or_else(|| io::Error::other("the name has no address"))
         });
-    found.map_err(|error| BenchError::Down {
+    found.map_err(|error| down(endpoint, error))
+}
+
+fn down(endpoint: &Endpoint, error: io::Error) -> BenchError {
+    BenchError::Down {
         endpoint: endpoint.to_string(),
         error,
-    })
+    }
 }
 
 /// Sees that the endpoint is there, and learns what a prompt costs where that is not told.
-async fn prepare(spec: &Spec, address: SocketAddr, asker: &Asker) -> Result<Prompts, BenchError> {
+async fn prepare(spec: &Spec, asker: &Asker) -> Result<Prompts, BenchError> {
     let endpoint = || spec.endpoint.to_string();
-    let in_time = tokio::time::timeout(PROBE_WAIT, TcpStream::connect(address)).await;
-    in_time
-        .unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
-        .map_err(|error| BenchError::Down {
-            endpoint: endpoint(),
-            error,
-        })?;
+    let in_time = tokio::time::timeout(PROBE_WAIT, asker.connections.open()).await;
+    let opened = in_time.unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()));
+    asker
+        .connections
+        .keep(opened.map_err(|error| down(&spec.endpoint, error))?);
     if let Some(told) = Prompts::told(spec.tokenizer, spec.seed) {
         return Ok(told);
     }

@@ -172,22 +172,31 @@ pub(crate) struct Demand {
 /// An OpenAI-compatible endpoint, over HTTP/1.1 without TLS.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Endpoint {
+    /// Whether it is by TLS.
+    secure: bool,
     authority: String,
     prefix: String,
 }
 
 /// A URL that is no endpoint.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is no endpoint; use http://HOST:PORT or http://HOST:PORT/v1")]
+#[error("`{0}` is no endpoint; use http://HOST:PORT or https://HOST/v1")]
 pub struct EndpointError(String);
 
 impl Endpoint {
     /// What listens at this address.
     pub fn at(address: SocketAddr) -> Self {
         Self {
+            secure: false,
             authority: address.to_string(),
             prefix: String::new(),
         }
+    }
+
+    /// The host of one that is by TLS: the name that it must show.
+    pub(crate) fn secured(&self) -> Option<&str> {
+        let (host, _) = self.authority.rsplit_once(':')?;
+        self.secure.then_some(host)
     }
 
     /// Host and port, to connect to.
@@ -206,10 +215,14 @@ impl FromStr for Endpoint {
 
     fn from_str(url: &str) -> Result<Self, EndpointError> {
         let wrong = || EndpointError(url.to_owned());
-        let rest = url.strip_prefix("http://").ok_or_else(wrong)?;
+        let (secure, rest) = match url.strip_prefix("https://") {
+            Some(rest) => (true, rest),
+            None => (false, url.strip_prefix("http://").ok_or_else(wrong)?),
+        };
         let (authority, path) = rest.split_once('/').unwrap_or((rest, ""));
         let odd = |text: &str| text.contains([' ', '?', '#', '@', '\r', '\n']);
-        let (host, port) = authority.rsplit_once(':').unwrap_or((authority, "80"));
+        let port = if secure { "443" } else { "80" };
+        let (host, port) = authority.rsplit_once(':').unwrap_or((authority, port));
         if host.is_empty() || port.parse::<u16>().is_err() || odd(rest) {
             return Err(wrong());
         }
@@ -225,6 +238,7 @@ impl FromStr for Endpoint {
             format!("/{path}")
         };
         Ok(Self {
+            secure,
             authority: format!("{host}:{port}"),
             prefix,
         })
@@ -233,7 +247,8 @@ impl FromStr for Endpoint {
 
 impl fmt::Display for Endpoint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "http://{}{}/v1", self.authority, self.prefix)
+        let scheme = if self.secure { "https" } else { "http" };
+        write!(f, "{scheme}://{}{}/v1", self.authority, self.prefix)
     }
 }
 
@@ -254,12 +269,16 @@ mod tests {
         }
         let behind: Endpoint = "http://host/a/v1".parse().unwrap();
         assert_eq!(behind.to_string(), "http://host:80/a/v1");
+        let secured: Endpoint = "https://host/v1".parse().unwrap();
+        assert_eq!(secured.to_string(), "https://host:443/v1");
+        assert_eq!((behind.secured(), secured.secured()), (None, Some("host")));
     }
 
     #[test]
     fn what_is_no_endpoint_is_refused() {
         for url in [
-            "https://host",
+            "ftp://host",
+            "https://",
             "host:80",
             "http://",
             "http://h:x",

@@ -89,6 +89,8 @@ pub struct TenantSummary {
     pub ttft: Latencies,
     /// Time per output token of each completed request with two or more.
     pub tpot: Latencies,
+    /// Time from one delta with text to the next, of all completed requests together.
+    pub itl: Latencies,
     /// Last byte after the intended send, of completed requests.
     pub e2e: Latencies,
     /// TTFT by windows of 10 s.
@@ -208,6 +210,7 @@ impl<'a> Measured<'a> {
             unfinished: (count("unfinished") + count("not_sent")) as u64,
             ttft: Latencies::of(waits().map(|(_, wait)| wait)),
             tpot: Latencies::of(completed.iter().filter_map(|row| tpot(row))),
+            itl: Latencies::of(completed.iter().flat_map(|row| gaps(row))),
             e2e: Latencies::of(completed.iter().map(|row| millis(row.end, row.intended))),
             ttft_windows: windows.map(|window| WindowP99::of(&window)).collect(),
             tokens_per_s: self.tokens_per_s(|row| row.tenant == index),
@@ -301,6 +304,11 @@ pub(crate) fn tpot(row: &Row) -> Option<f64> {
     let tokens = row.output_tokens.unwrap_or(row.deltas);
     let (first, last) = (row.first_token?, row.last_token?);
     (tokens > 1 && row.deltas > 1).then(|| millis(last, first) / (tokens - 1) as f64)
+}
+
+/// Times between deltas in milliseconds.
+fn gaps(row: &Row) -> impl Iterator<Item = f64> {
+    row.gaps.iter().map(|gap| gap.get() as f64 / 1e3)
 }
 
 pub(crate) fn millis(later: Time, earlier: Time) -> f64 {

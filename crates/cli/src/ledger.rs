@@ -1,7 +1,7 @@
 //! `tollgate ledger`: what the journal of a data folder says, whether it adds up, and its repair.
 
 use std::io::{self, BufWriter, Write as _};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand, ValueEnum};
@@ -9,11 +9,10 @@ use tollgate_server::journal::record::{Ended, Record};
 use tollgate_server::journal::{Account, JournalError, Reader, Repaired, repair, verify};
 
 use tollgate_server::charges;
-use tollgate_server::config::StoreConfig;
-use tollgate_server::store::{Difference, Location, Store};
+use tollgate_server::store::{Difference, Store};
 
 use crate::check::MISTAKES;
-use crate::place::store_failed;
+use crate::place::{Located, PlaceArgs, store_failed};
 use crate::terminal;
 
 /// Arguments of `ledger`.
@@ -27,10 +26,11 @@ pub(crate) struct LedgerArgs {
 enum LedgerVerb {
     /// Recount everything, and say what does not add up.
     ///
-    /// Exits 0 when all is well, and 2 when something is not. A server may go on writing meanwhile.
+    /// The journal by itself, and then the store against it: with --config that of store.url. Exits 0
+    /// when all is well, and 2 when something is not. A server may go on writing meanwhile.
     Verify {
         #[command(flatten)]
-        place: Place,
+        place: PlaceArgs,
     },
     /// Make a damaged ledger one that a server can go on with.
     ///
@@ -38,23 +38,16 @@ enum LedgerVerb {
     /// kept beside it. No server may be writing meanwhile.
     Repair {
         #[command(flatten)]
-        place: Place,
+        place: PlaceArgs,
     },
     /// Print a line for each request that ended, in the order of their ends.
     Show {
         #[command(flatten)]
-        place: Place,
+        place: PlaceArgs,
         /// How to print them.
         #[arg(long, value_enum, default_value_t = Format::Table)]
         format: Format,
     },
-}
-
-#[derive(Args, Debug)]
-struct Place {
-    /// Folder where the server keeps its files: `data_dir` of its configuration.
-    #[arg(long, value_name = "DIR", default_value = "./tollgate-data")]
-    data_dir: PathBuf,
 }
 
 #[derive(Clone, Copy, Debug, ValueEnum)]
@@ -69,13 +62,13 @@ pub(crate) fn ledger(args: &LedgerArgs) -> ExitCode {
     let (LedgerVerb::Verify { place }
     | LedgerVerb::Repair { place }
     | LedgerVerb::Show { place, .. }) = &args.verb;
-    let folder = &place.data_dir;
-    if !folder.is_dir() {
-        let why = format!("there is no folder {}; give --data-dir", folder.display());
-        return complain(&why, ExitCode::from(MISTAKES));
-    }
+    let located = match place.locate() {
+        Ok(located) => located,
+        Err(code) => return code,
+    };
+    let folder = &located.data_dir;
     match args.verb {
-        LedgerVerb::Verify { .. } => recount(folder),
+        LedgerVerb::Verify { .. } => recount(&located),
         LedgerVerb::Repair { .. } => match repair(folder) {
             Ok(repaired) => tell(&repaired),
             Err(error) => fail(&error),
@@ -84,18 +77,20 @@ pub(crate) fn ledger(args: &LedgerArgs) -> ExitCode {
     }
 }
 
-/// Recounts the journal, and then the store against it, where the data folder has one.
-fn recount(folder: &Path) -> ExitCode {
-    let account = verify(folder);
+/// Recounts the journal, and then the store against it, where there is one.
+fn recount(located: &Located) -> ExitCode {
+    let account = verify(&located.data_dir);
     let code = report(&account);
-    let location = StoreConfig::default().location(folder);
-    let there = matches!(&location, Location::File(path) if path.exists());
-    if !there || !account.is_right() || account.stopped.is_some() {
+    if !account.is_right() || account.stopped.is_some() {
         return code;
     }
-    let found = Store::open(location).map_err(|error| store_failed(&error));
-    let found = found.and_then(|mut store| differences(folder, &mut store));
-    match found {
+    if !located.is_there() {
+        let at = located.location.name();
+        terminal::answer(&format!("there is no store at {at} to compare it with"));
+        return code;
+    }
+    let store = Store::open(located.location.clone()).map_err(|error| store_failed(&error));
+    match store.and_then(|mut store| differences(&located.data_dir, &mut store)) {
         Err(code) => code,
         Ok(found) if found.is_empty() => {
             terminal::answer("the store agrees with it");

@@ -169,13 +169,7 @@ pub(crate) fn keys(verb: KeysVerb) -> ExitCode {
 
 pub(crate) fn tenants(verb: TenantsVerb) -> ExitCode {
     finish(match verb {
-        TenantsVerb::Create(args) => args.place.open().and_then(|mut place| {
-            not_configured(&place, &args.name)?;
-            place
-                .store
-                .create_tenant(&args.row(), &actor())
-                .map_err(told)
-        }),
+        TenantsVerb::Create(args) => create_tenant(&args),
         TenantsVerb::Set(args) => args.place.open().and_then(|mut place| {
             place
                 .store
@@ -191,6 +185,15 @@ pub(crate) fn tenants(verb: TenantsVerb) -> ExitCode {
 
 fn finish(done: Result<(), ExitCode>) -> ExitCode {
     done.err().unwrap_or(ExitCode::SUCCESS)
+}
+
+fn create_tenant(args: &TenantArgs) -> Result<(), ExitCode> {
+    let row = args.row();
+    // Before a store is made: who asked wrongly finds everything as it was.
+    row.check().map_err(|why| refuse(&why))?;
+    let mut place = args.place.open_or_make()?;
+    not_configured(&place, &row.name)?;
+    place.store.create_tenant(&row, &actor()).map_err(told)
 }
 
 fn not_configured(place: &Place, name: &str) -> Result<(), ExitCode> {

@@ -4,7 +4,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
-use tollgate_server::store::{Actor, Store, StoreError};
+use tollgate_server::config::StoreConfig;
+use tollgate_server::store::{Actor, Location, Store, StoreError};
 use tollgate_server::{FoldError, Folding, unix_micros};
 
 use crate::{check, terminal};
@@ -23,6 +24,15 @@ pub(crate) struct PlaceArgs {
     data_dir: Option<PathBuf>,
 }
 
+/// A place that is known and not opened.
+#[derive(Debug)]
+pub(crate) struct Located {
+    pub(crate) location: Location,
+    pub(crate) data_dir: PathBuf,
+    /// Tenants that the configuration has, where one was given.
+    configured: Vec<String>,
+}
+
 /// A store that is open, and what is known beside it.
 #[derive(Debug)]
 pub(crate) struct Place {
@@ -33,32 +43,71 @@ pub(crate) struct Place {
 }
 
 impl PlaceArgs {
-    /// Opens the store; says why not otherwise.
-    pub(crate) fn open(&self) -> Result<Place, ExitCode> {
-        let (location, data_dir, configured) = match &self.config {
+    /// Where it all is; says so where there is no data folder.
+    pub(crate) fn locate(&self) -> Result<Located, ExitCode> {
+        let located = match &self.config {
             Some(file) => {
                 let config = check::read(file)?;
                 let names = config.tenants.list.iter().map(|tenant| tenant.name.clone());
-                let location = config.store.location(&config.data_dir);
-                (location, config.data_dir.clone(), names.collect())
+                Located {
+                    location: config.store.location(&config.data_dir),
+                    configured: names.collect(),
+                    data_dir: config.data_dir,
+                }
             }
             None => {
-                let folder = self.data_dir.clone().unwrap_or_else(|| DATA_DIR.into());
-                let store = tollgate_server::config::StoreConfig::default();
-                (store.location(&folder), folder, Vec::new())
+                let data_dir = self.data_dir.clone().unwrap_or_else(|| DATA_DIR.into());
+                Located {
+                    location: StoreConfig::default().location(&data_dir),
+                    data_dir,
+                    configured: Vec::new(),
+                }
             }
         };
-        if !data_dir.is_dir() {
-            let folder = data_dir.display();
+        if !located.data_dir.is_dir() {
+            let folder = located.data_dir.display();
             return Err(refuse(&format!(
                 "there is no folder {folder}; give --config or --data-dir of a gateway that has run"
             )));
         }
-        let store = Store::open(location).map_err(|error| store_failed(&error))?;
+        Ok(located)
+    }
+
+    /// Opens the store, which must be there; says why not otherwise.
+    pub(crate) fn open(&self) -> Result<Place, ExitCode> {
+        let located = self.locate()?;
+        if !located.is_there() {
+            let folder = located.data_dir.display();
+            return Err(refuse(&format!(
+                "there is no store in {folder}: a gateway makes it when it starts, and so does \
+                 `tollgate tenants create`"
+            )));
+        }
+        located.open()
+    }
+
+    /// Opens the store, and makes it where there is none.
+    pub(crate) fn open_or_make(&self) -> Result<Place, ExitCode> {
+        self.locate()?.open()
+    }
+}
+
+impl Located {
+    /// Whether there is a file, or a server may have a store; whether it has is not asked.
+    pub(crate) fn is_there(&self) -> bool {
+        match &self.location {
+            Location::File(path) => path.exists(),
+            Location::Server(_) => true,
+        }
+    }
+
+    /// Opens the store; says why not otherwise.
+    pub(crate) fn open(self) -> Result<Place, ExitCode> {
+        let store = Store::open(self.location).map_err(|error| store_failed(&error))?;
         Ok(Place {
             store,
-            data_dir,
-            configured,
+            data_dir: self.data_dir,
+            configured: self.configured,
         })
     }
 }

@@ -16,7 +16,7 @@ use crate::workload_file;
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct RunArgs {
-    /// The endpoint, such as http://127.0.0.1:8080/v1.
+    /// The endpoint, such as http://127.0.0.1:8080/v1; https:// works too.
     #[arg(long, value_name = "URL")]
     pub url: Endpoint,
     /// The model to ask for.

@@ -9,6 +9,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::mpsc::UnboundedSender;
 use tollgate_policy::ids::RequestId;
+use tollgate_policy::units::{Micros, Time};
 use tollgate_sim::emulated::{
     Config, Counters, Effect, Emulated, Event, Gauges, Refused, Request, Used,
 };
@@ -58,6 +59,7 @@ impl Machine {
         let worker = Worker {
             engine,
             clock,
+            last: Time::START,
             received,
             readers: BTreeMap::new(),
             shown: Arc::clone(&shown),
@@ -95,9 +97,15 @@ impl Machine {
     }
 }
 
+/// How late a step may be noticed and still count as ended when it was due. Past it the machine
+/// stood still, and so did the engine.
+const LATE_MAX: Micros = Micros::from_millis(20);
+
 struct Worker {
     engine: Emulated,
     clock: Clock,
+    /// Of the event before: time never goes back.
+    last: Time,
     received: Receiver<Order>,
     readers: BTreeMap<RequestId, Reader>,
     shown: Arc<Mutex<(Gauges, Counters)>>,
@@ -125,13 +133,26 @@ impl Worker {
                 Err(RecvTimeoutError::Timeout) => Event::Wake,
                 Err(RecvTimeoutError::Disconnected) => return,
             };
-            self.engine.handle(event, self.clock.now());
+            self.last = self.time_of(&event);
+            self.engine.handle(event, self.last);
             while let Some(effect) = self.engine.poll_effect() {
                 self.deliver(effect);
             }
             let shown = (self.engine.gauges(), *self.engine.counters());
             *self.shown.lock().unwrap_or_else(PoisonError::into_inner) = shown;
         }
+    }
+
+    /// When an event counts as having come. A step ends when it is due, although it is noticed some
+    /// time after that: or all those times would add up, and the engine be slower than it says.
+    fn time_of(&self, event: &Event) -> Time {
+        let now = self.clock.now();
+        let due = match event {
+            Event::Wake => self.engine.next_wake(),
+            Event::Arrived(_) | Event::Cancelled(_) | Event::CostChanged { .. } => None,
+        };
+        let due = due.filter(|due| now.since(*due) <= LATE_MAX);
+        due.unwrap_or(now).max(self.last)
     }
 
     // Err of a letter: the connection is gone, and says so by an order of its own.

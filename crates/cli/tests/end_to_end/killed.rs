@@ -378,6 +378,17 @@ impl World {
     }
 }
 
+impl World {
+    /// The journal of a gateway adds up, and the store that its configuration names agrees with it.
+    fn verify(&self, folder: &Path) {
+        let verify = ["ledger", "verify", "--config", "tollgate.yaml"];
+        let verified = run(self.with_keys(tollgate(folder, &verify)));
+        assert_eq!(verified.code, Some(0), "{}", verified.stderr);
+        let said = "the store agrees with it";
+        assert!(verified.stdout.contains(said), "{}", verified.stdout);
+    }
+}
+
 /// The rows by request, of which none may have two.
 fn charged(folder: &Path) -> BTreeMap<String, Value> {
     let mut charged = BTreeMap::new();
@@ -423,16 +434,14 @@ fn kill_again_and_again(mut world: World, cycles: u64) {
             let twice = charged.insert(name, row);
             assert!(twice.is_none(), "two requests of one name: {twice:?}");
         }
-        let verified = run(tollgate(folder.path(), &["ledger", "verify"]));
-        assert_eq!(verified.code, Some(0), "{}", verified.stderr);
+        world.verify(folder.path());
     }
     for life in &lives {
         world.check(life, &charged);
     }
     world.check_engine(&charged);
     world.check_store(&charged);
-    let verified = run(tollgate(world.folder.path(), &["ledger", "verify"]));
-    assert_eq!(verified.code, Some(0), "{}", verified.stderr);
+    world.verify(world.folder.path());
     let tally = &world.tally;
     let rate = tally.load as f64 / tally.loaded.as_secs_f64();
     println!(

@@ -140,3 +140,66 @@ fn a_folder_that_is_not_there_is_named() {
     assert_eq!(refused.code, Some(2));
     assert!(refused.stderr.contains("nowhere"), "{}", refused.stderr);
 }
+
+#[test]
+fn a_store_that_differs_is_told_request_by_request() {
+    let folder = tempfile::tempdir().unwrap();
+    served(folder.path(), 3);
+    let names: Vec<_> = rows(folder.path())
+        .iter()
+        .map(|row| row["request"].as_str().unwrap().to_owned())
+        .collect();
+    let path = folder.path().join("tollgate-data/tollgate.db");
+    let database = rusqlite::Connection::open(&path).unwrap();
+    for (change, request) in [
+        "SET output_tokens = 4 WHERE request = ?1",
+        "SET tenant = 'somebody-else' WHERE request = ?1",
+    ]
+    .iter()
+    .zip(&names)
+    {
+        let sql = format!("UPDATE request_log {change}");
+        assert_eq!(database.execute(&sql, [request]), Ok(1));
+    }
+    let gone = "DELETE FROM request_log WHERE request = ?1";
+    assert_eq!(database.execute(gone, [&names[2]]), Ok(1));
+    drop(database);
+    let verified = verb(folder.path(), &["verify"]);
+    assert_eq!(verified.code, Some(2), "{}", verified.stdout);
+    for said in [
+        format!("{}: prompt", names[0]),
+        format!("{}: the tenant is", names[1]),
+        format!("{}: not in the store", names[2]),
+        "the store differs".to_owned(),
+    ] {
+        assert!(
+            verified.stderr.contains(&said),
+            "{said} in {}",
+            verified.stderr
+        );
+    }
+}
+
+#[test]
+fn where_there_is_no_store_the_journal_is_recounted_and_no_store_is_made() {
+    let folder = tempfile::tempdir().unwrap();
+    served(folder.path(), 1);
+    let data = folder.path().join("tollgate-data");
+    for name in ["tollgate.db", "tollgate.db-wal", "tollgate.db-shm"] {
+        // Err: the database was closed in order, and has but one file.
+        let _ = fs::remove_file(data.join(name));
+    }
+    let verified = verb(folder.path(), &["verify"]);
+    assert_eq!(verified.code, Some(0), "{}", verified.stderr);
+    assert!(verified.stdout.contains("no store"), "{}", verified.stdout);
+    for verb in [
+        &["keys", "list"][..],
+        &["keys", "create", "--tenant", "t"],
+        &["tenants", "create", "t", "--weight", "0"],
+        &["usage"],
+    ] {
+        let refused = run(tollgate(folder.path(), verb));
+        assert_eq!(refused.code, Some(2), "{verb:?}: {}", refused.stderr);
+    }
+    assert!(!data.join("tollgate.db").exists());
+}

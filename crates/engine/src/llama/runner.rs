@@ -133,13 +133,9 @@ impl Backend for Runner<'_> {
         results: &mut Vec<Sampled>,
     ) -> Result<(), FatalError> {
         self.parking.settle(&mut Kv(&mut self.context));
-        match self.decode(work) {
-            Ok(()) => {
-                self.sample(work, results);
-                Ok(())
-            }
-            Err(why) => self.one_by_one(work, results, why),
-        }
+        let (some, others) = apart(work);
+        self.batch(some, results)?;
+        self.batch(others, results)
     }
 
     fn bytes(&self, token: Token, out: &mut Vec<u8>) {
@@ -152,7 +148,46 @@ impl Backend for Runner<'_> {
     }
 }
 
+/// Splits a step where tokens of answers end and prompts begin, or the other way round, if that is
+/// at one place. llama.cpp's attention on a CPU takes tokens in tiles, and computes for a tile
+/// whatever one of its tokens sees. Tokens of a prompt see one sequence; those of as many answers
+/// see everything, and in one batch with a prompt they would be a tile of their own. By themselves
+/// they are too few for tiles.
+fn apart<'work, 'a>(work: &'work [StepWork<'a>]) -> (&'work [StepWork<'a>], &'work [StepWork<'a>]) {
+    let is_one = |work: &StepWork<'_>| work.tokens.len() == 1;
+    let borders = work
+        .windows(2)
+        .enumerate()
+        .filter(|(_, pair)| is_one(&pair[0]) != is_one(&pair[1]));
+    let mut borders = borders.map(|(at, _)| at + 1);
+    match (ON_CPU, borders.next(), borders.next()) {
+        (true, Some(border), None) => work.split_at(border),
+        (true | false, _, _) => (work, &[]),
+    }
+}
+
+/// Elsewhere a second batch reads all weights once more, and nothing is won.
+const ON_CPU: bool = !cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan"));
+
 impl Runner<'_> {
+    /// Computes all of `work`, and chooses what comes next.
+    fn batch(
+        &mut self,
+        work: &[StepWork<'_>],
+        results: &mut Vec<Sampled>,
+    ) -> Result<(), FatalError> {
+        if work.is_empty() {
+            return Ok(());
+        }
+        match self.decode(work) {
+            Ok(()) => {
+                self.sample(work, results);
+                Ok(())
+            }
+            Err(why) => self.one_by_one(work, results, why),
+        }
+    }
+
     /// Computes all of `work` in one batch, or says why not.
     fn decode(&mut self, work: &[StepWork<'_>]) -> Result<(), String> {
         self.batch.clear();
@@ -206,13 +241,14 @@ impl Runner<'_> {
         {
             return Err(FatalError { why });
         }
+        let before = results.len();
         for work in work {
             match self.decode(std::slice::from_ref(work)) {
                 Ok(()) => self.sample(std::slice::from_ref(work), results),
                 Err(why) => results.push(Err(SequenceError { seq: work.seq, why })),
             }
         }
-        let all_failed = results.iter().all(Result::is_err);
+        let all_failed = results.iter().skip(before).all(Result::is_err);
         if all_failed && !work.iter().any(|work| self.answers(work.seq)) {
             return Err(FatalError { why });
         }

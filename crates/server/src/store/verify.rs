@@ -25,6 +25,17 @@ pub enum Difference {
         /// By the store.
         store: [u64; 4],
     },
+    /// A request that is put down as another's, or for something else.
+    Words {
+        /// Which.
+        request: String,
+        /// What of it: `tenant`, `key`, `model` or `outcome`.
+        what: &'static str,
+        /// By the journal.
+        journal: String,
+        /// By the store.
+        store: String,
+    },
     /// Usage that is not the sum of what it is made of.
     Usage {
         /// Of which rows.
@@ -50,6 +61,15 @@ impl std::fmt::Display for Difference {
                 f,
                 "{request}: prompt {a}, cached {b}, output {c}, kv {d} in the journal; prompt {e}, \
                  cached {g}, output {h}, kv {i} in the store"
+            ),
+            Self::Words {
+                request,
+                what,
+                journal,
+                store,
+            } => write!(
+                f,
+                "{request}: the {what} is {journal:?} in the journal and {store:?} in the store"
             ),
             Self::Usage {
                 grain,
@@ -124,8 +144,8 @@ fn compare(
     journal: &str,
     one: &Charge,
 ) -> Result<Option<Difference>, Failure> {
-    let sql = "SELECT prompt_tokens, cached_tokens, output_tokens, kv FROM request_log \
-               WHERE journal = $1 AND request = $2";
+    let sql = "SELECT prompt_tokens, cached_tokens, output_tokens, kv, tenant, key_id, model, \
+               outcome FROM request_log WHERE journal = $1 AND request = $2";
     let rows = database.query(sql, &[Value::text(journal), Value::text(&one.request)])?;
     let request = one.request.clone();
     let Some(row) = rows.first() else {
@@ -138,11 +158,36 @@ fn compare(
         one.usage.output.get(),
         one.kv.micro_gib_secs(),
     ];
-    Ok((store != journal).then_some(Difference::Request {
-        request,
-        journal,
-        store,
-    }))
+    if store != journal {
+        return Ok(Some(Difference::Request {
+            request,
+            journal,
+            store,
+        }));
+    }
+    other_words(row, one)
+}
+
+/// Where a request is somebody else's, or for something else, than the journal has it.
+fn other_words(row: &Row, one: &Charge) -> Result<Option<Difference>, Failure> {
+    let words = [
+        ("tenant", &*one.tenant),
+        ("key", one.key.as_deref().unwrap_or_default()),
+        ("model", &*one.model),
+        ("outcome", &*one.outcome),
+    ];
+    for (place, (what, journal)) in words.into_iter().enumerate() {
+        let store = row.text(4 + place)?;
+        if store != journal {
+            return Ok(Some(Difference::Words {
+                request: one.request.clone(),
+                what,
+                journal: journal.to_owned(),
+                store,
+            }));
+        }
+    }
+    Ok(None)
 }
 
 /// Compares the hours of which the log still has all requests.

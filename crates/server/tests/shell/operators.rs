@@ -288,3 +288,85 @@ async fn every_path_of_the_description_is_there_and_bad_input_is_told() {
         assert_eq!(answer.status(), 400, "{query}");
     }
 }
+
+/// What is asked for, where, and the status and words of the refusal.
+const SENSELESS: [(&str, &str, u16, &str); 14] = [
+    ("keys", r#"{"tenant": "nobody"}"#, 404, "no tenant nobody"),
+    (
+        "keys",
+        r#"{"tenant": "t", "scopes": {"endpoints": ["images"]}}"#,
+        400,
+        "no endpoint images",
+    ),
+    (
+        "keys",
+        r#"{"tenant": "t", "expires_us": 1}"#,
+        400,
+        "expired already",
+    ),
+    (
+        "keys",
+        r#"{"tenant": "t", "budget": {"usd": "-1", "per": "day"}}"#,
+        400,
+        "-1",
+    ),
+    (
+        "keys",
+        r#"{"tenant": "t", "budget": {"usd": "1", "per": "day", "zone": "M/N"}}"#,
+        400,
+        "M/N",
+    ),
+    (
+        "keys",
+        r#"{"tenant": "t", "budget": {"usd": "1", "per": "week"}}"#,
+        400,
+        "week",
+    ),
+    ("keys", r#"{"tenant": "t", "scope": "all"}"#, 400, "scope"),
+    (
+        "tenants",
+        r#"{"name": "u", "class": "golden"}"#,
+        400,
+        "golden",
+    ),
+    ("tenants", r#"{"name": "u", "weight": 0}"#, 400, "weight"),
+    (
+        "tenants",
+        r#"{"name": "u", "limits": {"rpm": 0}}"#,
+        400,
+        "nonzero",
+    ),
+    (
+        "tenants",
+        r#"{"name": "u", "limits": {"burst": 2}}"#,
+        400,
+        "burst",
+    ),
+    ("tenants", r#"{"name": "../u"}"#, 400, "../u"),
+    ("tenants", r#"{"name": "t"}"#, 409, "t already"),
+    ("tenants", r#"{"name": "filed"}"#, 409, "filed"),
+];
+
+#[tokio::test]
+async fn what_makes_no_sense_is_refused_in_words_and_changes_nothing() {
+    let rig = rig().await;
+    new_key(&rig, json!({})).await;
+    let all = async || {
+        let mut texts = Vec::new();
+        for list in ["tenants", "keys", "audit"] {
+            let request = Request::get(&format!("/admin/v1/{list}"));
+            texts.push(ask(&rig, request).await.text().to_owned());
+        }
+        texts
+    };
+    let before = all().await;
+    for (list, body, status, said) in SENSELESS {
+        let request = Request::post(&format!("/admin/v1/{list}"), body.to_owned());
+        let answer = ask(&rig, request).await;
+        assert_eq!(answer.status(), status, "{body}: {}", answer.text());
+        let error = &answer.json()["error"];
+        let message = error["message"].as_str().unwrap_or_default();
+        assert!(message.contains(said), "{said} in {}", answer.text());
+    }
+    assert_eq!(all().await, before);
+}

@@ -104,6 +104,11 @@ impl FaultyDisk {
         }
     }
 
+    /// A disk that takes its time: no operation ends while this is kept.
+    pub(super) fn hold(&self) -> impl Drop + '_ {
+        self.lock()
+    }
+
     /// Operations that changed something, or tried to.
     pub(super) fn operations(&self) -> usize {
         self.lock().operations

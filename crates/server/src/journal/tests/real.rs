@@ -1,9 +1,14 @@
-//! The whole journal, its thread included, on a real disk.
+//! The whole journal, its thread included, on a real disk and on one that does not answer.
 
+use std::sync::mpsc::channel;
 use std::time::Duration;
 
+use tollgate_policy::units::Micros;
+
+use super::faulty::{Chance, FaultyDisk, Plan};
 use super::{ended, ends, started};
 use crate::clock::Clock;
+use crate::journal::lock::Lock;
 use crate::journal::record::Record;
 use crate::journal::segment::Position;
 use crate::journal::{Health, Journal, Left, Reader, Settings};
@@ -88,4 +93,73 @@ fn two_can_not_have_one_folder() {
     assert!(said.contains("another Tollgate"), "{said}");
     first.close();
     drop(open(folder.path()));
+}
+
+/// Takes what a test hands in, and how long each took.
+fn hand_in(journal: &Journal, first: u64, requests: u64) -> Vec<Micros> {
+    let clock = Clock::start();
+    let each = (first..first + requests).flat_map(|number| {
+        [
+            Record::Started(started(number)),
+            Record::Ended(ended(number, number)),
+        ]
+        .map(|record| {
+            let began = clock.now();
+            journal.append(record);
+            clock.now().since(began)
+        })
+    });
+    each.collect()
+}
+
+#[test]
+fn whoever_hands_in_waits_for_no_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let disk = FaultyDisk::new(Plan::NONE, Chance(1));
+    let lock = Lock::take(folder.path()).unwrap();
+    let opened = Journal::open_on(disk.shelf(), lock, SETTINGS, Clock::start());
+    let (journal, _) = opened.unwrap();
+    let held = disk.hold();
+    std::thread::scope(|scope| {
+        let (done, all) = channel();
+        let journal = &journal;
+        scope.spawn(move || done.send(hand_in(journal, 1, 5_000).len()).unwrap());
+        assert_eq!(all.recv_timeout(Duration::from_secs(60)), Ok(10_000));
+        assert_eq!(journal.batches(), 0, "and the disk has none of it");
+        drop(held);
+    });
+    journal.close();
+    assert_eq!((journal.spilled(), journal.waiting()), (0, 0));
+}
+
+#[test]
+fn handing_in_is_a_matter_of_microseconds_while_others_do_and_the_disk_writes() {
+    let folder = tempfile::tempdir().unwrap();
+    let (journal, _) = open(folder.path());
+    let mut took: Vec<_> = std::thread::scope(|scope| {
+        let threads = [0, 1, 2, 3].map(|thread| {
+            let journal = &journal;
+            scope.spawn(move || {
+                let parts = (0..50).map(|part| {
+                    // The pace of some thousands of requests a second.
+                    std::thread::park_timeout(Duration::from_millis(10));
+                    hand_in(journal, 1 + thread * 100_000 + part * 40, 40)
+                });
+                parts.flatten().collect::<Vec<_>>()
+            })
+        });
+        threads
+            .into_iter()
+            .flat_map(|thread| thread.join().unwrap())
+            .collect()
+    });
+    journal.close();
+    took.sort();
+    let [p50, p99, most] = [500, 990, 1_000].map(|part| took[(took.len() - 1) * part / 1_000]);
+    println!(
+        "{} records: p50 {p50:?}, p99 {p99:?}, most {most:?}",
+        took.len()
+    );
+    assert!(p50 < Micros::from_millis(1), "{p50:?}");
+    assert_eq!((journal.spilled(), journal.waiting()), (0, 0));
 }
