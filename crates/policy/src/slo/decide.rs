@@ -199,8 +199,8 @@ pub struct Standing {
     /// Whether there is a bound at all.
     pub is_known: bool,
     /// Whether nothing waits, and there is room or it is expected to be in time as the next in
-    /// line: bounds that are too wide would otherwise keep the line empty, and never learn that they
-    /// are.
+    /// line: bounds that are too wide would otherwise keep the line empty, and never learn that
+    /// they are.
     pub is_room: bool,
     /// Whether the pool is pressed.
     pub is_pressed: bool,
