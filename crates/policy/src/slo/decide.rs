@@ -198,8 +198,9 @@ pub struct Standing {
     pub misfit: Option<Metric>,
     /// Whether there is a bound at all.
     pub is_known: bool,
-    /// Whether nothing waits, and there is room or it is expected to be in time as the next in line:
-    /// a bound that is too wide would otherwise keep the line empty, and so never learn that it is.
+    /// Whether nothing waits, and there is room or it is expected to be in time as the next in
+    /// line: bounds that are too wide would otherwise keep the line empty, and never learn that
+    /// they are.
     pub is_room: bool,
     /// Whether the pool is pressed.
     pub is_pressed: bool,

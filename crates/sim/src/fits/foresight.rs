@@ -233,7 +233,7 @@ pub fn foresight(trace: Option<&Trace>, seed: u64) -> Result<String, StudyError>
         let lesson = |row: &&Row| sight.lesson(row, known.get(&row.id)?);
         let lessons: Vec<Lesson> = rows.iter().filter_map(lesson).collect();
         let (plan, trees) = walked(&lessons);
-        let worth = *plain.get_or_insert(plan.mean_ms());
+        let worth = *plain.get_or_insert_with(|| plan.mean_ms());
         if sight == Sight::Facts {
             add(&mut text, "the plan, times one factor", plan, worth);
         }

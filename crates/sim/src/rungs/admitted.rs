@@ -106,7 +106,7 @@ fn setup(
             max_stream: MAX_WAIT,
             kv_per_token: KvBytes::new(1),
             target: Target {
-                tpot: terms.tpot.unwrap_or(Target::default().tpot),
+                tpot: terms.tpot.unwrap_or_else(|| Target::default().tpot),
                 slo: Slo::of(terms),
             },
             window: Bounds {
