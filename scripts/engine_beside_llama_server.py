@@ -7,6 +7,9 @@ Both serve the same file with the same threads, batch, sequences and context. Ro
 between them, so that what else the computer does falls on both alike; a server that is not asked
 waits without using a core. Printed are the medians of the rounds, and their ratio. It needs nothing
 but Python, and asks both through /v1/completions with the same bytes.
+
+Of the prompt tokens of shared prefixes it says how many each computed, by what each tells: Tollgate
+in `usage.prompt_tokens_details.cached_tokens`, llama.cpp's server in `timings.prompt_n`.
 """
 
 import argparse
@@ -48,7 +51,7 @@ async def ask(port, prompt, most):
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     head = "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     writer.write(f"{head}Content-Length: {len(data)}\r\nConnection: close\r\n\r\n".encode() + data)
-    first, usage, last = None, None, b""
+    first, usage, computed, last = None, None, None, b""
     while line := await reader.readline():
         last = line.strip() or last
         if not line.startswith(b"data: {"):
@@ -56,17 +59,23 @@ async def ask(port, prompt, most):
         event = json.loads(line[6:])
         if event.get("usage"):
             usage = event["usage"]
+        if event.get("timings"):
+            computed = event["timings"]["prompt_n"]
         if first is None and event.get("choices") and event["choices"][0].get("text"):
             first = time.perf_counter()
     writer.close()
     if usage is None or usage["completion_tokens"] != most:
         raise SystemExit(f"an answer on port {port} is not whole: {usage}, {last}")
     ended = time.perf_counter()
-    return (first or ended) - begun, usage
+    if computed is None:
+        cached = (usage.get("prompt_tokens_details") or {}).get("cached_tokens", 0)
+        computed = usage["prompt_tokens"] - cached
+    return (first or ended) - begun, {**usage, "computed": computed}
 
 
-async def together(port, asks, at_once):
-    """All of them, so many at a time: tokens in all, seconds, and the times to the first text."""
+async def together(port, asks, at_once, computed=None):
+    """All of them, so many at a time: tokens in all, seconds, and the times to the first text.
+    `computed` is given the prompt tokens that each had to compute."""
     gate = asyncio.Semaphore(at_once)
 
     async def one(prompt, most):
@@ -77,6 +86,8 @@ async def together(port, asks, at_once):
     told = await asyncio.gather(*(one(prompt, most) for prompt, most in asks))
     took = time.perf_counter() - begun
     firsts = [first for first, _ in told]
+    if computed is not None:
+        computed.extend(usage["computed"] for _, usage in told)
     prompt = sum(usage["prompt_tokens"] for _, usage in told)
     output = sum(usage["completion_tokens"] for _, usage in told)
     return prompt, output, took, firsts
@@ -106,10 +117,14 @@ def shared(requests):
             own = text(chance, 30)
             begins = chance.choice(systems) if chance.random() < 0.7 else text(chance, 40)
             asks.append((f"{begins} {chance.random()} {own}", 32))
-        prompt, output, took, firsts = asyncio.run(together(port, asks, 8))
+        counted = []
+        prompt, output, took, firsts = asyncio.run(together(port, asks, 8, counted))
         return {
             "shared prefixes, tokens/s": (prompt + output) / took,
             "shared prefixes, p50 TTFT s": statistics.median(firsts),
+            "shared prefixes, seconds": took,
+            "shared prefixes, prompt tokens": prompt,
+            "of them computed": sum(counted),
         }
 
     return run
@@ -146,19 +161,21 @@ def main():
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--requests", type=int, default=32, help="of the shared workload")
     options.add_argument("--only", choices=["plain", "shared"])
+    options.add_argument("--step-tokens", type=int, help="of Tollgate, in place of its default")
     given = options.parse_args()
     plain = [prefill, decode(1), decode(8), decode(16), decode(32)]
     work = {"plain": plain, "shared": [shared(given.requests)]}
     chosen = work[given.only] if given.only else plain + work["shared"]
     with tempfile.TemporaryDirectory() as folder, open(f"{folder}/log", "w") as log:
         config = f"{folder}/config.yaml"
+        step = f" step_tokens: {given.step_tokens}," if given.step_tokens else ""
         with open(config, "w") as file:
             file.write(
                 f"listen: 127.0.0.1:{ports[0]}\ndata_dir: {folder}/data\n"
                 "identity: { anonymous: allow }\n"
                 f"models: [{{ name: m, path: {os.path.abspath(given.model)},"
                 f" threads: {given.threads}, max_sequences: {SEQUENCES}, context: {CONTEXT},"
-                f" kv_tokens: {SEQUENCES * CONTEXT}, step_tokens: 512, prefix_cache: on }}]\n"
+                f" kv_tokens: {SEQUENCES * CONTEXT},{step} prefix_cache: on }}]\n"
             )
         children = [
             start([given.tollgate, "serve", "--config", config], ports[0], "/ready", log),

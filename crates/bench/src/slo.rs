@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use serde::{Deserialize, Serialize};
+use tollgate_policy::slo::Terms;
 use tollgate_policy::units::Micros;
 
 use crate::args::span;
@@ -45,6 +46,20 @@ impl Slo {
         millis(first, row.intended) <= self.ttft_ms
             && tpot(row).is_none_or(|each| each <= self.tpot_ms)
             && self.e2e_ms.is_none_or(|most| whole <= most)
+    }
+}
+
+impl Slo {
+    /// The same as a gateway promises it.
+    pub(crate) fn terms(&self) -> Terms {
+        // As many microseconds as there are, and no request is faster than one.
+        let micros = |ms: f64| Micros::new((ms * 1e3) as u64).max(Micros::new(1));
+        Terms {
+            ttft: Some(micros(self.ttft_ms)),
+            tpot: Some(micros(self.tpot_ms)),
+            e2e: self.e2e_ms.map(micros),
+            ..Terms::NONE
+        }
     }
 }
 

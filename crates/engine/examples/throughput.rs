@@ -114,7 +114,7 @@ struct Took {
 
 struct Bench {
     engine: Engine,
-    backend: Arc<AtomicU64>,
+    backend: Arc<Spent>,
     sender: Sender<Said>,
     said: Receiver<Said>,
 }
@@ -132,7 +132,7 @@ impl Bench {
             seed: 0,
             published: Vec::new(),
         };
-        let backend = Arc::new(AtomicU64::new(0));
+        let backend = Arc::new(Spent::default());
         let timed = Timed {
             inner: model.backend(&limits, threads),
             spent: Arc::clone(&backend),
@@ -151,7 +151,7 @@ impl Bench {
     fn best(&self, runs: u32, sequences: u64, ask: &Ask) -> Result<Took, Failed> {
         let mut best: Option<Took> = None;
         for _ in 0..runs {
-            let (begun, before) = (now(), self.backend.load(Ordering::Relaxed));
+            let (begun, before) = (now(), self.backend.micros());
             for id in 0..sequences {
                 self.submit(id, ask)?;
             }
@@ -161,7 +161,7 @@ impl Bench {
             }
             let took = Took {
                 micros: now().abs_diff(begun),
-                backend: self.backend.load(Ordering::Relaxed) - before,
+                backend: self.backend.micros() - before,
             };
             best = Some(best.map_or(took, |best| {
                 if took.micros < best.micros {
@@ -248,6 +248,18 @@ impl Bench {
             totals.reused,
             totals.prompt,
         );
+        for (name, kind) in [
+            ("steps with prompts", &self.backend.prompts),
+            ("steps without", &self.backend.decodes),
+        ] {
+            let [steps, prompt, output, micros] = kind.read();
+            println!(
+                "  {name}: {steps}, of {prompt} prompt tokens and {output} decodes, {:.2} s, {:.0} \
+                 tokens/s",
+                rate(micros, 1_000_000_000_000),
+                rate(prompt + output, micros),
+            );
+        }
         Ok(())
     }
 }
@@ -298,10 +310,49 @@ impl Observer for Silent {
     }
 }
 
+/// What steps did, and how long they took, by whether they computed any prompt.
+#[derive(Default)]
+struct Spent {
+    prompts: Kind,
+    decodes: Kind,
+}
+
+/// Steps, prompt tokens, sequences that computed one token, and microseconds.
+#[derive(Default)]
+struct Kind([AtomicU64; 4]);
+
+impl Kind {
+    fn read(&self) -> [u64; 4] {
+        self.0.each_ref().map(|one| one.load(Ordering::Relaxed))
+    }
+}
+
+impl Spent {
+    fn add(&self, work: &[StepWork<'_>], micros: u64) {
+        let (one, more): (Vec<&StepWork<'_>>, Vec<_>) =
+            work.iter().partition(|work| work.tokens.len() == 1);
+        let prompt: usize = more.iter().map(|work| work.tokens.len()).sum();
+        let kind = if prompt > 0 {
+            &self.prompts
+        } else {
+            &self.decodes
+        };
+        let count = |of: usize| u64::try_from(of).unwrap_or(u64::MAX);
+        let more = [1, count(prompt), count(one.len()), micros];
+        for (sum, more) in kind.0.iter().zip(more) {
+            sum.fetch_add(more, Ordering::Relaxed);
+        }
+    }
+
+    fn micros(&self) -> u64 {
+        self.prompts.read()[3] + self.decodes.read()[3]
+    }
+}
+
 /// A backend, and how long its steps take.
 struct Timed {
     inner: Box<dyn Open>,
-    spent: Arc<AtomicU64>,
+    spent: Arc<Spent>,
 }
 
 impl Open for Timed {
@@ -318,7 +369,7 @@ impl Open for Timed {
 
 struct Timer<'a> {
     inner: &'a mut dyn Backend,
-    spent: &'a AtomicU64,
+    spent: &'a Spent,
 }
 
 impl Backend for Timer<'_> {
@@ -337,8 +388,7 @@ impl Backend for Timer<'_> {
     ) -> Result<(), FatalError> {
         let begun = now();
         let stepped = self.inner.step(work, results);
-        self.spent
-            .fetch_add(now().abs_diff(begun), Ordering::Relaxed);
+        self.spent.add(work, now().abs_diff(begun));
         stepped
     }
 

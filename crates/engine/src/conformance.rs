@@ -4,6 +4,7 @@ mod calls;
 mod constrained;
 mod mixes;
 mod one_by_one;
+mod parked;
 mod rig;
 mod sharing;
 

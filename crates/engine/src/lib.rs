@@ -15,6 +15,7 @@ mod seed;
 mod template;
 mod text;
 mod tools;
+mod widen;
 mod worker;
 
 #[cfg(test)]
@@ -33,3 +34,4 @@ pub use model::{
     CallCount, CallStyle, ChatMessage, GrammarError, Model, PastCall, TemplateError, TokenizeError,
     ToolOffer,
 };
+pub use widen::{WidenError, widen};

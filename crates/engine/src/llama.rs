@@ -14,3 +14,5 @@ mod sampler;
 #[cfg(test)]
 pub(crate) use model::backend;
 pub use model::{LlamaModel, LoadError, Pooling};
+#[cfg(test)]
+pub(crate) use runner::PUT_BACK;

@@ -132,15 +132,19 @@ pub struct Limits {
     /// Whether what a prefix cache could hold is computed apart from the rest, in steps of its own.
     ///
     /// A backend rounds a little differently with each length of a piece. Cut where a cache hit
-    /// would end, the pieces are the same with and without one.
+    /// would end, the pieces are the same with and without one. Short texts are left whole.
     pub tail_apart: bool,
 }
+
+/// A text shorter than this is computed in one piece all the same: a step more costs it a good part
+/// of its time to the first token, and the rounding is of few tokens.
+const WHOLE_BELOW: Tokens = Tokens::new(64);
 
 /// The most that a sequence may compute in one piece.
 fn piece(known: Tokens, computed: Tokens, tail_apart: bool) -> Tokens {
     let slots = KvBlocks::SLOTS.get();
     let boundary = Tokens::new((known - Tokens::new(1)).get() / slots * slots);
-    let end = if tail_apart && computed < boundary {
+    let end = if tail_apart && known >= WHOLE_BELOW && computed < boundary {
         boundary
     } else {
         known

@@ -107,6 +107,8 @@ pub struct FairQueue {
     running: BTreeMap<RequestId, Running>,
     /// invariant: the sum of the weights of the lanes that count as active.
     active_weight: u64,
+    /// invariant: how many of those are modest.
+    modest: usize,
     /// When lanes with nothing waiting or running stop counting as active.
     expiring: BTreeSet<(Time, TenantId)>,
 }
@@ -136,6 +138,7 @@ impl FairQueue {
             clock: Clock::default(),
             running: BTreeMap::new(),
             active_weight: 0,
+            modest: 0,
             expiring: BTreeSet::new(),
         }
     }
@@ -170,6 +173,7 @@ impl FairQueue {
         self.tickets.insert(waiting.id, ticket);
         self.deadlines.insert((waiting.deadline, waiting.id));
         self.work += waiting.work;
+        let was_modest = self.is_modest(waiting.tenant);
         self.activate(&waiting);
         let lane = &mut self.lanes[position(waiting.tenant.get())];
         if lane.line.is_empty() {
@@ -178,6 +182,7 @@ impl FairQueue {
         }
         lane.line.insert((waiting.deadline, ticket));
         lane.work += waiting.work;
+        self.count_modest(waiting.tenant, was_modest);
         self.reposition(waiting.tenant);
         self.invariants();
         Ok(())
@@ -350,6 +355,18 @@ impl FairQueue {
         u32::try_from(share).unwrap_or(slots).clamp(1, slots.max(1))
     }
 
+    /// Whether a tenant counts as active and has no more than one request waiting: what is kept for
+    /// tenants below their share is for such. One with a longer line contends for all there is,
+    /// where the order decides and not how many places it has.
+    pub fn is_modest(&self, tenant: TenantId) -> bool {
+        self.lane(tenant).is_some_and(Lane::is_modest)
+    }
+
+    /// Whether there is another tenant that is modest.
+    pub fn has_modest_beside(&self, tenant: TenantId) -> bool {
+        self.modest > usize::from(self.is_modest(tenant))
+    }
+
     /// Lets go of tenants that have not been active for long enough.
     pub fn expire(&mut self, now: Time) {
         while let Some(&(at, tenant)) = self.expiring.first() {
@@ -357,8 +374,10 @@ impl FairQueue {
                 return;
             }
             self.expiring.pop_first();
+            let was_modest = self.is_modest(tenant);
             let lane = &mut self.lanes[position(tenant.get())];
             self.active_weight -= lane.deactivate();
+            self.count_modest(tenant, was_modest);
         }
     }
 
@@ -413,12 +432,14 @@ impl FairQueue {
         let waiting = self.waiting.remove(&ticket)?;
         self.deadlines.remove(&(waiting.deadline, id));
         self.work = self.work - waiting.work;
+        let was_modest = self.is_modest(waiting.tenant);
         let lane = &mut self.lanes[position(waiting.tenant.get())];
         lane.line.remove(&(waiting.deadline, ticket));
         lane.work = lane.work - waiting.work;
         if lane.line.is_empty() {
             self.clock.leaves(lane);
         }
+        self.count_modest(waiting.tenant, was_modest);
         Some(waiting)
     }
 
@@ -435,6 +456,12 @@ impl FairQueue {
         self.active_weight -= lane.deactivate();
         self.active_weight += lane.activate(waiting.weight);
         lane.class = waiting.class;
+    }
+
+    /// Keeps the count of those that are modest, where one may have become so or no longer is.
+    fn count_modest(&mut self, tenant: TenantId, was: bool) {
+        self.modest -= usize::from(was);
+        self.modest += usize::from(self.is_modest(tenant));
     }
 
     /// A tenant with nothing waiting and nothing running keeps its share for a while.
@@ -474,5 +501,9 @@ impl FairQueue {
             count == 0,
             "somebody waits without a place in order"
         );
+        if self.lanes.len() < 64 {
+            let modest = self.lanes.iter().filter(|lane| lane.is_modest());
+            assert_eq!(self.modest, modest.count());
+        }
     }
 }

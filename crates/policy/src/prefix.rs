@@ -142,6 +142,9 @@ pub struct PrefixCache {
     /// Sequence ids that no leaf has.
     owners: Vec<SeqId>,
     uses: u64,
+    /// Leaves looked at to evict one, since the start: how a test knows that not all are.
+    #[cfg(test)]
+    looked: std::cell::Cell<u64>,
 }
 
 impl PrefixCache {
@@ -156,6 +159,8 @@ impl PrefixCache {
             leaves_by_space: BTreeSet::new(),
             owners: owners.into_iter().collect(),
             uses: 0,
+            #[cfg(test)]
+            looked: std::cell::Cell::default(),
         }
     }
 
@@ -460,6 +465,8 @@ impl PrefixCache {
     }
 
     fn is_evictable(&self, leaf: NodeId, pool: &BlockPool) -> bool {
+        #[cfg(test)]
+        self.looked.set(self.looked.get() + 1);
         let last = self.nodes[leaf].blocks.last();
         last.is_some_and(|block| pool.is_idle(*block))
     }

@@ -20,6 +20,7 @@ pub mod fit;
 pub mod lengths;
 pub mod lessons;
 pub mod sight;
+mod spell;
 pub mod terms;
 pub mod trees;
 

@@ -59,9 +59,12 @@ impl Bounds {
     /// paid anyhow.
     pub const HEADROOM: u32 = 3;
 
-    /// Windows smaller than this keep nothing back by themselves: one sequence would be too large a
-    /// part of them.
+    /// Windows smaller than this keep nothing back before somebody had to wait: one sequence is a
+    /// large part of them, and where answers are short it is not needed.
     pub const HEADROOM_FROM: u32 = 16;
+
+    /// Windows smaller than this never keep anything back by themselves.
+    pub const HEADROOM_LEAST: u32 = 4;
 
     /// Per cent that is kept at most by itself, however often somebody had to wait.
     pub const HEADROOM_MAX: u32 = 12;
@@ -72,6 +75,11 @@ impl Bounds {
 
     /// After so long without such a wait, one less is kept.
     pub const EASE_AFTER: Micros = Micros::from_secs(10);
+
+    /// The last one that a small window keeps is kept until no tenant came for so long that could
+    /// use it: as long as a tenant counts as active. Who comes next would wait for somebody's whole
+    /// answer otherwise, however long ago the last wait was.
+    pub const EASE_LAST_AFTER: Micros = Micros::from_secs(60);
 
     /// First in, first out hands everything on: the baseline, with nothing kept back.
     pub const fn open() -> Self {
@@ -95,7 +103,8 @@ impl Bounds {
         let part = |per_cent: u32| (limit * per_cent).div_ceil(100);
         match self.headroom {
             Knob::Fixed(kept) => kept.min(limit.saturating_sub(1)),
-            Knob::Auto if limit < Self::HEADROOM_FROM => 0,
+            Knob::Auto if limit < Self::HEADROOM_LEAST => 0,
+            Knob::Auto if limit < Self::HEADROOM_FROM => more.min(part(Self::HEADROOM_MAX)),
             Knob::Auto => (part(Self::HEADROOM) + more).min(part(Self::HEADROOM_MAX)),
         }
     }
@@ -136,9 +145,9 @@ pub struct Ask {
     pub kv: KvBlocks,
     /// Its prompt.
     pub prompt: Tokens,
-    /// Whether its tenant has less than its share running.
-    pub below_share: bool,
-    /// The same, while others are active too.
+    /// Whether it may use what is kept for tenants below their share.
+    pub may_use_kept: bool,
+    /// Whether its tenant has less than its share running while others are active too.
     pub beside_others: bool,
     /// Per cent of the KV set aside for its tenant.
     pub floor: u8,
@@ -157,6 +166,18 @@ pub enum Blocked {
     Kv,
     /// As many sequences run as may.
     Sequences,
+}
+
+/// Whether a request that goes to a replica is of those that sequences are kept for: of a tenant
+/// that has no more than its share, beside others.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Newcomer {
+    /// It is not.
+    No,
+    /// It found its place in time.
+    InTime,
+    /// It waited for one, and nothing else of its tenant could have taken what was kept.
+    Late,
 }
 
 /// Why a window last changed its size.
@@ -365,7 +386,7 @@ impl Window {
             return Err(Blocked::Kv);
         }
         let kept = self.headroom();
-        if self.held.sequences + kept >= self.limit() && !ask.below_share {
+        if self.held.sequences + kept >= self.limit() && !ask.may_use_kept {
             return Err(Blocked::Headroom);
         }
         if self.bounds.paced && !ask.beside_others {
@@ -389,7 +410,7 @@ impl Window {
             class,
             kv: KvBlocks::ZERO,
             prompt: Tokens::ZERO,
-            below_share: true,
+            may_use_kept: true,
             beside_others: true,
             floor: 100,
             tenant_kv: KvBlocks::ZERO,
@@ -481,24 +502,45 @@ impl Window {
         self.bounds.headroom(self.limit(), self.more.0)
     }
 
-    /// A tenant below its share had to wait for a sequence: one more is kept from now on.
-    pub fn fell_short(&mut self, now: Time) {
+    /// A request goes to the replica: where it was late, one more sequence is kept from now on.
+    pub fn sent_to(&mut self, who: Newcomer, now: Time) {
         self.ease(now);
         let before = self.headroom();
-        self.more = (self.more.0 + 1, now);
-        if self.headroom() == before {
-            self.more.0 -= 1;
+        match who {
+            Newcomer::No => {}
+            Newcomer::InTime if self.is_last() => self.more.1 = now,
+            Newcomer::InTime => {}
+            Newcomer::Late => {
+                self.more = (self.more.0 + 1, now);
+                if self.headroom() == before {
+                    self.more.0 -= 1;
+                }
+            }
         }
     }
 
     /// Keeps less again where nobody had to wait for long enough.
-    pub fn ease(&mut self, now: Time) {
+    fn ease(&mut self, now: Time) {
         let (more, since) = self.more;
-        let rests = now.since(since).get() / Bounds::EASE_AFTER.get();
+        let (rest, least) = match (self.is_last(), self.keeps_none_by_itself()) {
+            (true, _) => (Bounds::EASE_LAST_AFTER, 0),
+            (false, true) => (Bounds::EASE_AFTER, 1),
+            (false, false) => (Bounds::EASE_AFTER, 0),
+        };
+        let rests = now.since(since).get() / rest.get();
         if more > 0 && rests > 0 {
             let fewer = u64::from(more).saturating_sub(rests);
-            self.more = (u32::try_from(fewer).unwrap_or(0), now);
+            self.more = (u32::try_from(fewer).unwrap_or(0).max(least), now);
         }
+    }
+
+    /// Whether the one sequence that is kept is one more than is kept by itself.
+    fn is_last(&self) -> bool {
+        self.more.0 == 1 && self.keeps_none_by_itself()
+    }
+
+    fn keeps_none_by_itself(&self) -> bool {
+        self.bounds.headroom(self.limit(), 0) == 0
     }
 
     /// Prompt tokens that may be in flight to their first token, where a step can bear `measured`

@@ -60,3 +60,4 @@ pub use crate::clock::unix_micros;
 pub use crate::folding::{FoldError, Folding, charges};
 pub use crate::reload::{ConfigFile, Unreadable};
 pub use crate::server::{ModelFacts, Server, StartError};
+pub use tollgate_engine::{WidenError, widen};

@@ -1,10 +1,11 @@
 //! Prints how well models of what plans miss do on what a simulated gateway in overload has
 //! learned: `cargo run --release -p tollgate-sim --example fits -- TRACE_DIR [SEED [ROWS.csv]]`.
-//! With a third argument the rows are written there, for other fitters to be compared.
+//! With a third argument the rows are written there, for other fitters to be compared; with
+//! `foresight` in its place, it prints what bounds would be worth to those who know more.
 
 #![expect(clippy::print_stdout, reason = "a report goes to stdout")]
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use tollgate_sim::fits;
 use tollgate_sim::trace::{Trace, TraceName};
@@ -18,6 +19,10 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         Some(dir) => Some(Trace::open(TraceName::AzureConversations, dir)?),
         None => None,
     };
+    if rows.as_deref() == Some(Path::new("foresight")) {
+        print!("{}", fits::foresight(trace.as_ref(), seed)?);
+        return Ok(());
+    }
     let lessons = fits::lessons(trace.as_ref(), seed)?;
     if let Some(path) = rows {
         std::fs::write(path, fits::csv(&lessons))?;

@@ -49,11 +49,11 @@ impl Control for Gateway {
 /// What passes by between a world and its gateway.
 pub(crate) trait Ear {
     /// A fact on its way to the gateway, which may be another one behind the ear.
-    fn event(&mut self, event: Event) -> Event {
+    fn event(&mut self, event: Event, _now: Time) -> Event {
         event
     }
 
-    /// An order on its way to the world.
+    /// An order on its way to the world, of the last fact.
     fn effect(&mut self, effect: &Effect);
 }
 
@@ -66,7 +66,7 @@ pub(crate) struct Overheard<E> {
 
 impl<E: Ear> Control for Overheard<E> {
     fn handle(&mut self, event: Event, now: Time) {
-        let event = self.ear.event(event);
+        let event = self.ear.event(event, now);
         self.gateway.handle(event, now);
     }
 

@@ -3,6 +3,8 @@
 //!
 //! No clock is read here: how long a fit takes is for a benchmark.
 
+mod foresight;
+
 use std::cell::RefCell;
 use std::fmt::Write as _;
 use std::rc::Rc;
@@ -14,8 +16,10 @@ use tollgate_policy::slo::fit::Task;
 use tollgate_policy::slo::lessons::Lesson;
 use tollgate_policy::slo::trees::FEATURES;
 
+pub use self::foresight::foresight;
 use crate::control::{Ear, Overheard};
 use crate::overload::{Bench, StudyError};
+use crate::promised::pinball;
 use crate::scenario::Contender;
 use crate::stats::Sorted;
 use crate::trace::Trace;
@@ -77,6 +81,17 @@ pub fn csv(lessons: &[Lesson]) -> String {
 pub fn walk_forward(lessons: &[Lesson]) -> String {
     let mut text =
         "| bound | kept % | pinball ms | bound/outcome |\n|---|---|---|---|\n".to_owned();
+    let (plan, trees) = walked(lessons);
+    for (name, score) in [("plan, one factor", plan), ("trees", trees)] {
+        let (kept, loss) = (score.percent(), score.mean_ms());
+        let width = score.width();
+        let _ = writeln!(text, "| {name} | {kept:.1} | {loss:.1} | {width:.3} |");
+    }
+    text
+}
+
+/// How bounds by one factor and by trees do, each of lessons that came later.
+fn walked(lessons: &[Lesson]) -> (Score, Score) {
     let (mut plan, mut trees) = (Score::default(), Score::default());
     for from in (WARMUP..lessons.len()).step_by(STRIDE) {
         let known = &lessons[from.saturating_sub(WINDOW)..from];
@@ -85,14 +100,14 @@ pub fn walk_forward(lessons: &[Lesson]) -> String {
         let factor = task.plain_factor();
         for lesson in lessons[from..].iter().take(STRIDE) {
             plan.add(factor.times(lesson.planned).get() as f64, lesson);
-            let bound = fitted.trees.put_right(&lesson.features, lesson.planned);
+            let bound = match fitted.trees.is_empty() {
+                true => factor.times(lesson.planned),
+                false => fitted.trees.put_right(&lesson.features, lesson.planned),
+            };
             trees.add(bound.get() as f64, lesson);
         }
     }
-    for (name, score) in [("plan, one factor", plan), ("trees", trees)] {
-        let _ = writeln!(text, "| {name} | {}", score.text());
-    }
-    text
+    (plan, trees)
 }
 
 /// How bounds fare.
@@ -109,16 +124,24 @@ impl Score {
         let came = lesson.came.get() as f64;
         self.n += 1.0;
         self.kept += f64::from(u8::from(came <= bound));
-        self.loss += 0.9 * (came - bound).max(0.0) + 0.1 * (bound - came).max(0.0);
+        self.loss += pinball(bound, came, 0.1);
         self.widths.push(bound / came.max(1.0));
     }
 
-    fn text(self) -> String {
-        format!(
-            "{:.1} | {:.1} | {:.3} |",
-            100.0 * self.kept / self.n.max(1.0),
-            self.loss / self.n.max(1.0) / 1_000.0,
-            Sorted::new(self.widths).quantile(0.5).unwrap_or(0.0)
-        )
+    /// Kept, of a hundred.
+    fn percent(&self) -> f64 {
+        100.0 * self.kept / self.n.max(1.0)
+    }
+
+    /// Mean pinball loss, in milliseconds.
+    fn mean_ms(&self) -> f64 {
+        self.loss / self.n.max(1.0) / 1_000.0
+    }
+
+    /// Bound over what came, in the middle.
+    fn width(&self) -> f64 {
+        Sorted::new(self.widths.iter().copied())
+            .quantile(0.5)
+            .unwrap_or(0.0)
     }
 }

@@ -4,12 +4,19 @@
 //! Each cell is a world of its own. A load is offered requests over what the engine completes when
 //! it is never without work; goodput is what came in time over the same.
 
+mod beside;
+mod held_out;
+
 use std::fmt::Write as _;
+use std::num::NonZeroU64;
 
 use tollgate_policy::gateway::Gateway;
 use tollgate_policy::units::{Micros, Time};
 
+use self::beside::Beside;
+pub use self::held_out::held_out;
 use crate::fault::{Fault, FaultKind};
+use crate::machine::MachineConfig;
 use crate::promised::{Kept, Promised, Scores};
 use crate::scenario::{Contender, Mistake, Replay, Scenario};
 use crate::setup::{Longer, Setup};
@@ -21,8 +28,20 @@ use crate::world::{self, Run};
 /// The world, but for its load.
 const SCENARIO: &str = include_str!("../../../scenarios/promises.yaml");
 
-/// Requests per second of the trace at its own speed, and how long it is.
-const NATIVE: (f64, f64) = (5.53, 3_500.0);
+/// Requests per second of the trace of Azure's conversations at its own speed, and how long it is.
+const NATIVE: Native = Native {
+    rate: 5.53,
+    secs: 3_500.0,
+};
+
+/// A trace at its own speed.
+#[derive(Clone, Copy, Debug, PartialEq)]
+struct Native {
+    /// Requests per second.
+    rate: f64,
+    /// How long it is.
+    secs: f64,
+}
 
 /// The rules that are compared.
 const ARMS: [Contender; 7] = [
@@ -52,6 +71,12 @@ const LOADS: [f64; 9] = [0.3, 0.6, 0.9, 0.95, 1.0, 1.2, 1.5, 2.0, 3.0];
 /// Requests before this are not scored.
 const WARMUP: Time = Time::from_micros(60_000_000);
 
+/// When everything shifts.
+const SHIFT: Time = Time::from_micros(600_000_000);
+
+/// A minute later.
+const SHIFTED: Time = Time::from_micros(660_000_000);
+
 /// A study that could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum StudyError {
@@ -67,6 +92,9 @@ pub enum StudyError {
 pub(crate) struct Bench<'t> {
     scenario: Scenario,
     replay: Replay<'t>,
+    native: Native,
+    /// How many times as fast as the scenario's it computes prompts.
+    faster: u64,
     /// Requests per second that it completes when it is never without work.
     capacity: f64,
     seed: u64,
@@ -88,6 +116,7 @@ pub fn study(trace: Option<&Trace>, seed: u64) -> Result<String, StudyError> {
     bench.loads(&mut text)?;
     bench.bounds(&mut text)?;
     bench.shifts(&mut text)?;
+    bench.beside(&mut text)?;
     bench.cold(&mut text)?;
     tenants(&mut text, seed)?;
     Ok(text)
@@ -103,7 +132,9 @@ impl<'t> Bench<'t> {
         let mut bench = Self {
             scenario: Scenario::parse(SCENARIO)?,
             replay,
-            capacity: NATIVE.0,
+            native: NATIVE,
+            faster: 1,
+            capacity: NATIVE.rate,
             seed,
         };
         bench.capacity = bench.saturated(3.0, |_| {}, Time::START)?;
@@ -117,10 +148,16 @@ impl<'t> Bench<'t> {
         arm: Contender,
         change: impl Fn(&mut Setup),
     ) -> Result<(Setup, Time), StudyError> {
-        let speed = load * self.capacity / NATIVE.0;
-        let micros = (NATIVE.1 / speed * 1e6) as u64;
+        let speed = load * self.capacity / self.native.rate;
+        let micros = (self.native.secs / speed * 1e6) as u64;
         let scenario = self.scenario.clone().at_speed(speed, Micros::new(micros));
         let mut setup = scenario.setup(self.seed, arm, Some(self.replay))?;
+        for replica in &mut setup.fleet {
+            if let MachineConfig::Emulated(machine) = &mut replica.machine {
+                let prefill = &mut machine.engine.cost.prefill_tokens_per_second;
+                *prefill = prefill.saturating_mul(self.times());
+            }
+        }
         change(&mut setup);
         Ok((setup, Time::from_micros(micros)))
     }
@@ -156,6 +193,10 @@ impl<'t> Bench<'t> {
             .filter(|one| one.ended >= from && matches!(one.fate, Fate::InTime | Fate::Late));
         let span = run.ended.since(from).get() as f64 / 1e6;
         Ok(served.count() as f64 / span)
+    }
+
+    fn times(&self) -> NonZeroU64 {
+        NonZeroU64::new(self.faster).unwrap_or(NonZeroU64::MIN)
     }
 
     fn loads(&self, text: &mut String) -> Result<(), StudyError> {
@@ -210,18 +251,6 @@ impl<'t> Bench<'t> {
 
     /// What becomes of goodput a minute after a shift, over what can be had then.
     fn shifts(&self, text: &mut String) -> Result<(), StudyError> {
-        let at = Time::from_micros(600_000_000);
-        let longer = move |setup: &mut Setup| setup.longer = Some(Longer { at, percent: 200 });
-        let slower = move |setup: &mut Setup| {
-            setup.faults.push(Fault {
-                at,
-                kind: FaultKind::Slow {
-                    replica: 0,
-                    per_mille: 1_428,
-                    lasting: Micros::from_secs(36_000),
-                },
-            });
-        };
         let _ = write!(text, "| from the 600th second on |");
         for arm in ARMS {
             let _ = write!(text, " {} |", arm.label());
@@ -241,6 +270,29 @@ impl<'t> Bench<'t> {
         Ok(())
     }
 
+    /// Bounds beside those that split conformal would have made for the same requests.
+    fn beside(&self, text: &mut String) -> Result<(), StudyError> {
+        let _ = writeln!(
+            text,
+            "| on the same requests | bounds | kept %: tollgate, factor stays, all stays \
+             | pinball ms, likewise | of the first, of the second |\n|---|---|---|---|---|"
+        );
+        for load in [0.9, 1.0, 1.5, 2.0, 3.0] {
+            let (run, until) = self.run(load, Contender::Tollgate, |_| {})?;
+            let beside = Beside::of(&run.tally, WARMUP, until);
+            side_by_side(text, &format!("{load:.1}"), beside);
+        }
+        for (name, change) in [
+            ("answers twice as long, at 1.5", longer as fn(&mut Setup)),
+            ("everything slower, at 1.5", slower),
+        ] {
+            let (run, until) = self.run(1.5, Contender::Tollgate, change)?;
+            side_by_side(text, name, Beside::of(&run.tally, SHIFTED, until));
+        }
+        let _ = writeln!(text);
+        Ok(())
+    }
+
     /// How bounds fare a minute after a shift or later.
     fn shifted_bounds(
         &self,
@@ -248,10 +300,9 @@ impl<'t> Bench<'t> {
         what: &str,
         change: impl Fn(&mut Setup),
     ) -> Result<(), StudyError> {
-        let from = Time::from_micros(660_000_000);
         for arm in BOUNDS {
             let (run, until) = self.run(1.5, arm, &change)?;
-            row(text, (what, arm), &Kept::of(&run.tally, from, until));
+            row(text, (what, arm), &Kept::of(&run.tally, SHIFTED, until));
         }
         Ok(())
     }
@@ -278,7 +329,7 @@ impl<'t> Bench<'t> {
         what: &str,
         change: impl Fn(&mut Setup),
     ) -> Result<(), StudyError> {
-        let from = Time::from_micros(660_000_000);
+        let from = SHIFTED;
         let shifted = Self {
             capacity: self.saturated(1.5, &change, from)?,
             scenario: self.scenario.clone(),
@@ -292,6 +343,26 @@ impl<'t> Bench<'t> {
         let _ = writeln!(text);
         Ok(())
     }
+}
+
+/// From some time on answers are twice as long.
+fn longer(setup: &mut Setup) {
+    setup.longer = Some(Longer {
+        at: SHIFT,
+        percent: 200,
+    });
+}
+
+/// From some time on everything takes longer.
+fn slower(setup: &mut Setup) {
+    setup.faults.push(Fault {
+        at: SHIFT,
+        kind: FaultKind::Slow {
+            replica: 0,
+            per_mille: 1_428,
+            lasting: Micros::from_secs(36_000),
+        },
+    });
 }
 
 /// How bounds fare just below capacity and above it, for three seeds.
@@ -377,6 +448,23 @@ fn row(text: &mut String, (what, arm): (&str, Contender), kept: &Kept) {
         kept.hindsight_ms,
         kept.widths.quantile(0.5).unwrap_or(0.0),
     );
+}
+
+fn side_by_side(text: &mut String, what: &str, beside: Option<Beside>) {
+    let Some(beside) = beside else {
+        let _ = writeln!(text, "| {what} | - | - | - | - |");
+        return;
+    };
+    let due = beside.due;
+    let kinds = [beside.ours, beside.factor_stays, beside.all_stays];
+    let [kept, loss] = [
+        kinds.map(|kind| format!("{:.1}", kind.percent(due))),
+        kinds.map(|kind| format!("{:.1}", kind.mean_ms(due))),
+    ]
+    .map(|each| each.join(" / "));
+    let over = [kinds[1], kinds[2]].map(|kind| format!("{:.2}", beside.ours.over(&kind)));
+    let over = over.join(" / ");
+    let _ = writeln!(text, "| {what} | {due} | {kept} | {loss} | {over} |");
 }
 
 fn shown(number: Option<f64>, places: usize) -> String {

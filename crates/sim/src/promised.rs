@@ -213,7 +213,7 @@ impl Kept {
 
 /// What a bound costs: what it is too short by counts more the fewer may be missed, what it is too
 /// long by the less.
-fn pinball(bound: f64, came: f64, alpha: f64) -> f64 {
+pub(crate) fn pinball(bound: f64, came: f64, alpha: f64) -> f64 {
     (1.0 - alpha) * (came - bound).max(0.0) + alpha * (bound - came).max(0.0)
 }
 

@@ -1,9 +1,11 @@
 //! One embedded engine alone on a virtual clock: the planner that serves real models, with steps
 //! that cost what they are told to.
 //!
-//! Made for ladders: the same requests under each scheduler, without a gateway before them. What
-//! the tokens say is made up; equal prefixes are equal tokens, so that the prefix cache finds what
-//! it would find.
+//! Made for ladders: the same requests under each scheduler, without a gateway before them; and on
+//! the last rungs with one that admits by latency. What the tokens say is made up; equal prefixes
+//! are equal tokens, so that the prefix cache finds what it would find.
+
+mod admitted;
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -18,12 +20,14 @@ use tollgate_policy::ids::{RequestId, TenantId};
 use tollgate_policy::outcome::EngineEnding;
 use tollgate_policy::pace::Haste;
 use tollgate_policy::prefix::Token;
+use tollgate_policy::slo::{Alpha, Mode, Terms};
 use tollgate_policy::units::{KvBlocks, Micros, Service, Time, Tokens};
 
+pub use self::admitted::serve_admitted;
 use crate::chance::mix;
 use crate::workload::{Arrival, Prefix};
 
-/// How an engine takes its requests, each better than the one before it.
+/// How an engine takes its requests, and who is let in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Rung {
     /// One at a time.
@@ -34,16 +38,39 @@ pub enum Rung {
     Continuous,
     /// And what prompts begin with alike is computed once.
     ContinuousPrefix,
+    /// And a gateway before it refuses whom it would answer late at others' cost.
+    Goodput,
+    /// And refuses whatever it can't answer in time as surely as 80 of a hundred times.
+    Guarantee80,
+    /// The same, 95 of a hundred.
+    Guarantee95,
+    /// The same, 99 of a hundred.
+    Guarantee99,
 }
 
 /// No rung has this name.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no rung is called `{0}`; use fifo, static, continuous or continuous+prefix")]
+#[error(
+    "no rung is called `{0}`; use fifo, static, continuous, continuous+prefix, slo-goodput, \
+     slo-80, slo-95 or slo-99"
+)]
 pub struct UnknownRung(String);
 
 impl Rung {
     /// Every rung, the lowest first.
-    pub const ALL: [Self; 4] = [
+    pub const ALL: [Self; 8] = [
+        Self::Fifo,
+        Self::Static,
+        Self::Continuous,
+        Self::ContinuousPrefix,
+        Self::Goodput,
+        Self::Guarantee80,
+        Self::Guarantee95,
+        Self::Guarantee99,
+    ];
+
+    /// Those of the engine alone, each better than the one before it.
+    pub const ENGINE: [Self; 4] = [
         Self::Fifo,
         Self::Static,
         Self::Continuous,
@@ -57,7 +84,33 @@ impl Rung {
             Self::Static => "static",
             Self::Continuous => "continuous",
             Self::ContinuousPrefix => "continuous+prefix",
+            Self::Goodput => "slo-goodput",
+            Self::Guarantee80 => "slo-80",
+            Self::Guarantee95 => "slo-95",
+            Self::Guarantee99 => "slo-99",
         }
+    }
+
+    /// How requests are admitted by latency, and how many of a thousand bounds may be missed;
+    /// nothing where no gateway decides.
+    pub const fn admits(self) -> Option<(Mode, u16)> {
+        match self {
+            Self::Fifo | Self::Static | Self::Continuous | Self::ContinuousPrefix => None,
+            Self::Goodput => Some((Mode::Goodput, 100)),
+            Self::Guarantee80 => Some((Mode::Guarantee, 200)),
+            Self::Guarantee95 => Some((Mode::Guarantee, 50)),
+            Self::Guarantee99 => Some((Mode::Guarantee, 10)),
+        }
+    }
+
+    /// What requests are promised of these limits, where they are admitted by them.
+    pub fn terms(self, limits: Terms) -> Option<Terms> {
+        let (mode, per_mille) = self.admits()?;
+        Some(Terms {
+            mode,
+            alpha: Alpha::of_thousand(per_mille)?,
+            ..limits
+        })
     }
 
     /// The value of `scheduler` in a configuration.
@@ -65,14 +118,23 @@ impl Rung {
         match self {
             Self::Fifo => "fifo",
             Self::Static => "static",
-            Self::Continuous | Self::ContinuousPrefix => "continuous",
+            Self::Continuous
+            | Self::ContinuousPrefix
+            | Self::Goodput
+            | Self::Guarantee80
+            | Self::Guarantee95
+            | Self::Guarantee99 => "continuous",
         }
     }
 
     /// Whether prompts share what they begin with alike.
     pub const fn shares_prefixes(self) -> bool {
         match self {
-            Self::ContinuousPrefix => true,
+            Self::ContinuousPrefix
+            | Self::Goodput
+            | Self::Guarantee80
+            | Self::Guarantee95
+            | Self::Guarantee99 => true,
             Self::Fifo | Self::Static | Self::Continuous => false,
         }
     }
@@ -81,7 +143,12 @@ impl Rung {
         match self {
             Self::Fifo => Scheduler::Fifo,
             Self::Static => Scheduler::Static,
-            Self::Continuous | Self::ContinuousPrefix => Scheduler::Continuous,
+            Self::Continuous
+            | Self::ContinuousPrefix
+            | Self::Goodput
+            | Self::Guarantee80
+            | Self::Guarantee95
+            | Self::Guarantee99 => Scheduler::Continuous,
         }
     }
 }
@@ -148,7 +215,8 @@ pub struct Answered {
     pub refused: bool,
 }
 
-/// Serves `arrivals` until all have ended or `until` has come; what became of each, in their order.
+/// Serves `arrivals` until all have ended or `until` has come, with no gateway before the engine;
+/// what became of each, in their order.
 ///
 /// # Errors
 /// A machine on which nothing could run.
@@ -357,7 +425,7 @@ mod tests {
 
     #[test]
     fn each_rung_serves_more_than_the_one_below_it() {
-        let rates = Rung::ALL.map(rate);
+        let rates = Rung::ENGINE.map(rate);
         assert!(
             rates.is_sorted_by(|low, high| low * 1.05 < *high),
             "{rates:?}"
@@ -368,7 +436,7 @@ mod tests {
     fn every_request_ends_with_all_its_tokens_and_the_same_each_time() {
         let arrivals = arrivals(1.0);
         let never = Time::from_micros(u64::MAX);
-        for rung in Rung::ALL {
+        for rung in Rung::ENGINE {
             let answered = serve(rung, machine(), &arrivals, never).unwrap();
             for (arrival, answered) in arrivals.iter().zip(&answered) {
                 assert_eq!(answered.tokens.len() as u64, arrival.output.get());

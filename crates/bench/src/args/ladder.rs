@@ -20,7 +20,8 @@ pub struct LadderArgs {
     /// Requests per second, one rate after the other: 1,2,4.
     #[arg(long, value_name = "RATES", required = true, value_delimiter = ',')]
     pub loads: Vec<f64>,
-    /// What is compared, the lowest first.
+    /// What is compared, the lowest first. slo-goodput, slo-80, slo-95 and slo-99 have a gateway
+    /// before the engine that admits by the limits of --slo.
     #[arg(
         long,
         value_name = "RUNGS",

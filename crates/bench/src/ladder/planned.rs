@@ -2,7 +2,7 @@
 
 use serde_json::Value;
 use tollgate_policy::units::{Micros, Time};
-use tollgate_sim::rungs::{Answered, serve};
+use tollgate_sim::rungs::{Answered, Rung, serve, serve_admitted};
 use tollgate_sim::workload::Arrival;
 
 use super::record::{Ran, Records};
@@ -17,8 +17,14 @@ pub(super) fn run(ladder: &Ladder, place: &Place, records: &Records) -> Result<R
     let arrivals: Vec<Arrival> = workload.arrivals().collect();
     let sent_until = Time::START + ladder.timing.duration;
     let until = sent_until + ladder.timing.drain;
-    let answered = serve(place.rung, ladder.machine, &arrivals, until)
-        .map_err(|error| Fell::Failed(error.to_string()))?;
+    let answered = match place.rung.terms(ladder.slo.terms()) {
+        None => serve(place.rung, ladder.machine, &arrivals, until),
+        Some(terms) => {
+            let ends = (place.seed, ladder.timing.drain);
+            serve_admitted(terms, ladder.machine, &workload, ends)
+        }
+    };
+    let answered = answered.map_err(|error| Fell::Failed(error.to_string()))?;
     let window = Window {
         from: Time::START + ladder.timing.warm_up,
         until: sent_until,
@@ -26,7 +32,7 @@ pub(super) fn run(ladder: &Ladder, place: &Place, records: &Records) -> Result<R
     let write = || {
         let mut file = RowFile::create(&records.rows_under_way(place), workload.tenants())?;
         for (arrival, answered) in arrivals.iter().zip(&answered) {
-            file.write(&row(arrival, answered, window, until))?;
+            file.write(&row(place.rung, (arrival, answered), window, until))?;
         }
         file.flush()
     };
@@ -37,14 +43,22 @@ pub(super) fn run(ladder: &Ladder, place: &Place, records: &Records) -> Result<R
     })
 }
 
-fn row(arrival: &Arrival, answered: &Answered, window: Window, until: Time) -> Row {
+/// Whose word a refusal is.
+const fn who_refused(rung: Rung) -> &'static str {
+    match rung.admits() {
+        Some(_) => "slo",
+        None => "engine",
+    }
+}
+
+fn row(rung: Rung, (arrival, answered): (&Arrival, &Answered), window: Window, until: Time) -> Row {
     let Answered {
         tokens,
         end,
         refused,
     } = answered;
     let ending = match end {
-        Some(_) if *refused => Ending::Refused("engine".to_owned()),
+        Some(_) if *refused => Ending::Refused(who_refused(rung).to_owned()),
         Some(_) => Ending::Completed,
         None => Ending::Unfinished,
     };

@@ -11,7 +11,8 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use serde_json::json;
+use serde_json::{Value, json};
+use tollgate_policy::slo::{Metric, Terms};
 use tollgate_policy::units::{Micros, Time};
 
 use super::record::{Ran, Records};
@@ -120,8 +121,9 @@ fn free_address() -> io::Result<SocketAddr> {
     TcpListener::bind((Ipv4Addr::LOCALHOST, 0))?.local_addr()
 }
 
-/// The rung as a configuration. The window is as wide as the engine and the order is that of
-/// arrival: it is the engine that is measured.
+/// The rung as a configuration. Where it is the engine that is measured, the window is as wide as
+/// the engine and the order is that of arrival; where requests are admitted by latency, they wait
+/// before the engine, as they do unless somebody says otherwise.
 fn configuration(
     ladder: &Ladder,
     server: &Server,
@@ -139,8 +141,18 @@ fn configuration(
         "scheduler": place.rung.scheduler_label(),
         "prefix_cache": if place.rung.shares_prefixes() { "on" } else { "off" },
         "queue": { "max_requests": 100_000, "max_wait": "10m" },
-        "window": { "concurrency": machine.sequences, "headroom": 0, "prefill": 1_000_000 },
     });
+    let (order, class) = match place.rung.terms(ladder.slo.terms()) {
+        None => {
+            let most = machine.sequences;
+            model["window"] = json!({ "concurrency": most, "headroom": 0, "prefill": 1_000_000 });
+            ("fifo", "reserved")
+        }
+        Some(terms) => {
+            model["slo"] = promise(&terms);
+            ("vtc", "standard")
+        }
+    };
     match &server.engine {
         Engine::Embedded {
             model: path,
@@ -166,14 +178,29 @@ fn configuration(
         "listen": address.to_string(),
         "data_dir": data,
         "identity": { "anonymous": "allow", "trust_tenant_header": true },
-        "fairness": { "policy": "fifo" },
+        "fairness": { "policy": order },
         "models": [model],
         "tenants": [
             { "name": "canary", "class": "reserved" },
-            { "name": "all", "class": "reserved" },
+            { "name": "all", "class": class },
         ],
     });
     format!("{config:#}\n")
+}
+
+/// A model's `slo`. The probe's class is promised nothing, so nothing is decided about it.
+fn promise(terms: &Terms) -> Value {
+    let mut slo = json!({
+        "alpha": f64::from(terms.alpha.get()) / 1e3,
+        "mode": terms.mode.label(),
+        "classes": [{ "class": "reserved", "mode": "off" }],
+    });
+    for metric in Metric::ALL {
+        if let Some(limit) = terms.of(metric) {
+            slo[metric.label()] = json!(format!("{}us", limit.get()));
+        }
+    }
+    slo
 }
 
 /// A server that ends with this value.

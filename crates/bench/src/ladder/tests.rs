@@ -8,7 +8,7 @@ use super::*;
 
 fn ladder(out: &Path) -> Ladder {
     Ladder {
-        rungs: Rung::ALL.to_vec(),
+        rungs: Rung::ENGINE.to_vec(),
         loads: vec![2.0, 8.0],
         seeds: 2,
         slo: Slo::default(),

@@ -58,11 +58,11 @@ fn the_committed_ladder_is_what_its_command_gives() {
 #[test]
 fn a_ladder_on_servers_starts_one_for_each_cell_and_sends_a_probe_first() {
     let folder = tempfile::tempdir().unwrap();
-    let ladder = "bench ladder --fake --loads 10 --seeds 1 --rungs static,continuous --cost \
-                  1000,10,100000 --duration 2s --warm-up 500ms --out l";
+    let ladder = "bench ladder --fake --loads 10 --seeds 1 --rungs static,slo-goodput,slo-99 \
+                  --cost 1000,10,100000 --duration 2s --warm-up 500ms --out l";
     let ended = ran(folder.path(), ladder);
     assert_eq!(ended.code, Some(0), "{}", ended.stderr);
-    for cell in ["static-10-s1", "continuous-10-s1"] {
+    for cell in ["static-10-s1", "slo-goodput-10-s1", "slo-99-10-s1"] {
         let record = folder.path().join(format!("l/cells/{cell}.json"));
         let record: serde_json::Value =
             serde_json::from_str(&std::fs::read_to_string(record).unwrap()).unwrap();

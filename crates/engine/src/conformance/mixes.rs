@@ -1,9 +1,11 @@
 //! Random mixes of requests on the real model: however they are batched, cut up, shared, preempted
-//! or given room, each says what it says alone, up to ties between tokens that are as likely.
+//! or given room, each says what it says alone, up to ties between tokens that are as likely. With
+//! a prefix cache each mix is asked twice: the second time finds what the first has left, as bytes.
 //!
 //! Some tens of mixes are part of every test run; `make mixes` runs hundreds.
 
 use std::collections::BTreeMap;
+use std::sync::atomic::Ordering;
 
 use tollgate_policy::batch::Order;
 use tollgate_policy::engine::{CacheConfig, Config, Reservation};
@@ -12,11 +14,16 @@ use tollgate_policy::units::{KvBlocks, Tokens};
 
 use crate::conformance::rig::{self, CONFIG, Lab, Rig};
 use crate::handle::lock;
+use crate::llama::PUT_BACK;
 use crate::seed::mix;
 use crate::{Job, Token};
 
-/// Mixes in a test run, unless `TOLLGATE_MIXES` says how many.
+/// Mixes in a test run, unless `TOLLGATE_MIXES` says how many, or which: `100..200`.
 const MIXES: u64 = 32;
+
+/// Between the numbers of a mix's requests and those of the same when they are asked again. Even,
+/// so that each is of the same tenant.
+const ROUND: u64 = 100;
 
 /// What prompts begin with, and what they end with: short, so that a mix takes a fraction of a
 /// second.
@@ -111,6 +118,10 @@ struct Tally {
     preempted: u64,
     copies: u64,
     cached_mixes: u64,
+    /// Mixes that were asked once more, when what they had left was kept as bytes, and pieces of KV
+    /// that were made of bytes again.
+    again: u64,
+    put_back: u64,
     contiguous_mixes: u64,
     widest_gap: f32,
 }
@@ -164,6 +175,7 @@ impl Alone<'_> {
 
 fn run(lab: &Lab, seeds: impl Iterator<Item = u64>) -> Tally {
     let mut tally = Tally::default();
+    let before = PUT_BACK.load(Ordering::Relaxed);
     let mut alone = Alone {
         lab,
         rig: lab.start(CONFIG),
@@ -182,14 +194,25 @@ fn run(lab: &Lab, seeds: impl Iterator<Item = u64>) -> Tally {
             })
             .collect();
         let rig = lab.start(limits);
-        let jobs = (0..).zip(&asked).map(|(id, ask)| {
-            let tenant = u32::try_from(id % 2).unwrap();
-            ask.job(&rig, id, tenant)
-        });
-        rig.run(jobs.collect());
-        let generated = rig.generated();
-        for (id, ask) in (0..).zip(&asked) {
-            alone.check(seed, *ask, &generated[&id], &mut tally);
+        let mut rounds = vec![0];
+        if limits.cache != CacheConfig::OFF {
+            rounds.push(ROUND);
+            tally.again += 1;
+        }
+        for first in rounds {
+            if first > 0 {
+                // A step of somebody else's: before it, what nobody has is taken out of the KV.
+                rig.run(vec![rig.job(first - 1, "Meanwhile,", 2)]);
+            }
+            let jobs = (first..).zip(&asked).map(|(id, ask)| {
+                let tenant = u32::try_from(id % 2).unwrap();
+                ask.job(&rig, id, tenant)
+            });
+            rig.run(jobs.collect());
+            let generated = rig.generated();
+            for (id, ask) in (first..).zip(&asked) {
+                alone.check(seed, *ask, &generated[&id], &mut tally);
+            }
         }
         {
             let log = lock(&rig.log);
@@ -201,18 +224,21 @@ fn run(lab: &Lab, seeds: impl Iterator<Item = u64>) -> Tally {
         rig.assert_empty();
     }
     alone.rig.assert_empty();
+    tally.put_back = PUT_BACK.load(Ordering::Relaxed) - before;
     tally
 }
 
 #[test]
 fn random_mixes_on_the_model_say_what_each_request_says_alone() {
     let Some(lab) = rig::llama() else { return };
-    let mixes = std::env::var("TOLLGATE_MIXES").map(|count| count.parse().unwrap());
-    let mixes = mixes.unwrap_or(MIXES);
-    let tally = run(&lab, 0..mixes);
-    println!("{mixes} mixes: {tally:?}");
+    let chosen = std::env::var("TOLLGATE_MIXES").unwrap_or_else(|_| MIXES.to_string());
+    let (first, end) = chosen.split_once("..").unwrap_or(("0", &chosen));
+    let mixes = first.parse().unwrap()..end.parse().unwrap();
+    let tally = run(&lab, mixes.clone());
+    println!("mixes {mixes:?}: {tally:?}");
     assert!(tally.copies > 0 && tally.cached_mixes > 0 && tally.contiguous_mixes > 0);
     assert!(tally.preempted > 0, "some mixes are short of room");
+    assert!(tally.put_back > 0, "some find what was taken out of the KV");
     // Each was held against what rounding alone does there; that they are few is the rest of it.
     assert!(tally.parted * 50 <= tally.tokens, "{tally:?}");
 }

@@ -289,6 +289,10 @@ impl Runner<'_> {
     }
 }
 
+/// Pieces of KV that were made of bytes again, in all contexts: how tests know that any were.
+#[cfg(test)]
+pub(crate) static PUT_BACK: std::sync::atomic::AtomicU64 = std::sync::atomic::AtomicU64::new(0);
+
 /// The KV of a context. Positions are no larger than `fits` allows.
 struct Kv<'run, 'model>(&'run mut LlamaContext<'model>);
 
@@ -317,7 +321,10 @@ impl Cells for Kv<'_, '_> {
 
     fn load(&mut self, seq: SeqId, saved: &SeqState) -> bool {
         let seq = i32::try_from(seq.get());
-        seq.is_ok_and(|seq| self.0.state_seq_set(saved, seq).is_ok())
+        let loaded = seq.is_ok_and(|seq| self.0.state_seq_set(saved, seq).is_ok());
+        #[cfg(test)]
+        PUT_BACK.fetch_add(u64::from(loaded), std::sync::atomic::Ordering::Relaxed);
+        loaded
     }
 }
 

@@ -309,17 +309,17 @@ fn a_prompt_is_cut_where_a_cache_hit_would_end() {
         plan(&[], &[one], limits).admit[0].count.get()
     };
     assert_eq!(
-        (first(40, 0), first(40, 32)),
-        (32, 8),
+        (first(72, 0), first(72, 64)),
+        (64, 8),
         "both compute the last 8 by themselves"
     );
-    assert_eq!(first(33, 0), 32, "one token is left to compute");
+    assert_eq!(first(65, 0), 64, "one token is left to compute");
     assert_eq!(
-        first(32, 0),
-        16,
+        first(64, 0),
+        48,
         "a hit leaves at least one, so it ends a block before"
     );
-    assert_eq!(first(9, 0), 9, "there is no block to find");
+    assert_eq!((first(63, 0), first(9, 0)), (63, 9), "too short to be cut");
 }
 
 #[test]

@@ -106,6 +106,11 @@ impl Lane {
         self.activity != Activity::No
     }
 
+    /// Whether it counts as active, with one request waiting at most.
+    pub(super) fn is_modest(&self) -> bool {
+        self.is_active() && self.line.len() <= 1
+    }
+
     /// When it stops counting as active, if that has been said.
     pub(super) fn expires(&self) -> Option<Time> {
         match self.activity {

@@ -2,6 +2,7 @@
 
 use super::end::{Ended, Stranger};
 use super::event::{Books, Effect, Refusal};
+use super::run::Turn;
 use super::{Drain, Gateway, Pool, Stay};
 use crate::admission::{self, Grant, Machine};
 use crate::budget::Hold;
@@ -209,7 +210,8 @@ impl Gateway {
     fn would_go(&self, pool: &Pool, waiting: &Waiting) -> bool {
         let first = pool.queue.is_empty() || pool.queue.policy() != Policy::Fifo;
         let holding = pool.queue.holding(waiting.tenant);
-        first && pool.patient().is_none() && self.room(pool, waiting, holding).is_ok()
+        let standing = (holding, Turn::First);
+        first && pool.patient().is_none() && self.room(pool, waiting, standing).is_ok()
     }
 
     /// Whether there are places for a newcomer and all that wait, once their prompts can go.
@@ -219,7 +221,8 @@ impl Gateway {
             .slots
             .saturating_sub(pool.running);
         let places = usize::try_from(free).unwrap_or(usize::MAX);
-        pool.queue.len() < places && self.room(pool, waiting, holding) == Err(Blocked::Prefill)
+        let room = self.room(pool, waiting, (holding, Turn::First));
+        pool.queue.len() < places && room == Err(Blocked::Prefill)
     }
 
     fn enqueue(&mut self, arrival: Arrival, grant: Grant, (held, hold): (Held, Hold), now: Time) {

@@ -221,12 +221,28 @@ impl World {
             });
         }
         self.observe();
+        self.no_room_is_idle_that_somebody_may_use();
+    }
+
+    /// A sequence is kept only while there is somebody that it is kept for.
+    fn no_room_is_idle_that_somebody_may_use(&self) {
         let waiting: u32 = self.waiting.iter().sum();
         let running = u32::try_from(self.running.len()).unwrap();
+        let kept = self.gateway.replicas[0].window.headroom();
         assert!(
-            waiting == 0 || running == SLOTS,
+            waiting == 0 || running + kept >= SLOTS,
             "{waiting} wait while {running} run"
         );
+        if running == SLOTS {
+            return;
+        }
+        let queue = &self.gateway.pools[0].queue;
+        for tenant in (0..).take(self.weights.len()).map(TenantId::new) {
+            assert!(
+                !queue.waits(tenant) || queue.has_modest_beside(tenant),
+                "{running} run while one waits, and room is kept for nobody"
+            );
+        }
     }
 
     fn serve(&mut self, id: RequestId) -> Served {

@@ -18,7 +18,16 @@ use crate::route::{self, Affinity, Candidate, Choice, Seek, Sight};
 use crate::tenant::Class;
 use crate::units::{KvBlocks, Micros, Time, Tokens};
 use crate::usage::{Counted, Usage, Weights};
-use crate::window::{Ask, Blocked, Bounds, Pace};
+use crate::window::{Ask, Blocked, Bounds, Newcomer, Pace};
+
+/// Where a request stands among those that wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Turn {
+    /// Nobody is before it that only lacks a right to what is kept.
+    First,
+    /// It would pass such a one.
+    Passing,
+}
 
 /// Replicas that are all looked at; among more, two good ones are found without.
 const FEW: usize = 32;
@@ -59,13 +68,17 @@ impl Gateway {
         }
         let open = pool.standing.each_ref().map(|one| !one.open.is_empty());
         let mut candidates = Vec::new();
+        let mut turn = Turn::First;
         let pick = pool.queue.pick(open, pool.patient(), |waiting, holding| {
-            match self.room(pool, waiting, holding) {
+            match self.room(pool, waiting, (holding, turn)) {
                 Ok(with_room) => {
                     candidates = with_room;
                     Verdict::Go
                 }
-                Err(Blocked::Headroom) => Verdict::OverShare,
+                Err(Blocked::Headroom) => {
+                    turn = Turn::Passing;
+                    Verdict::OverShare
+                }
                 Err(Blocked::Kv) if self.is_large(pool.id, waiting.kv) => Verdict::Large,
                 Err(Blocked::Prefill | Blocked::Kv | Blocked::Sequences) => Verdict::Wait,
             }
@@ -122,15 +135,20 @@ impl Gateway {
         &self,
         pool: &Pool,
         waiting: &Waiting,
-        holding: Holding,
+        (holding, turn): (Holding, Turn),
     ) -> Result<Vec<Candidate>, Blocked> {
         let slots = pool.standing[waiting.class.place()].slots;
         let share = pool.queue.share(waiting.tenant, waiting.weight, slots);
+        // What is kept is kept for tenants that come now and then. Those that contend for it with
+        // long lines are served in order, or who has had more would get still more by it.
+        let in_turn = turn == Turn::First || pool.queue.is_modest(waiting.tenant);
+        let may_use_kept =
+            (holding.running < share && in_turn) || !pool.queue.has_modest_beside(waiting.tenant);
         let ask = Ask {
             class: waiting.class,
             kv: waiting.kv,
             prompt: waiting.prompt,
-            below_share: holding.running < share,
+            may_use_kept,
             beside_others: holding.running < share && share < slots,
             floor: waiting.floor,
             tenant_kv: holding.kv,
@@ -408,7 +426,7 @@ impl Gateway {
             return;
         };
         let haste = self.haste(&request);
-        let waited_for_room = self.waited_for_room(&request, now);
+        let newcomer = self.newcomer(&request, now);
         let pool = self.pool(request.model);
         let fence = now + pool.model.max_stream;
         pool.running += 1;
@@ -419,10 +437,7 @@ impl Gateway {
         let window = &mut self.replica(choice.replica).window;
         let prefill = window.counted(request.prompt - choice.cached, haste);
         window.hold(request.class, request.kv, prefill);
-        match waited_for_room {
-            true => window.fell_short(now),
-            false => window.ease(now),
-        }
+        window.sent_to(newcomer, now);
         let held = (window.prefill(), window.sequences());
         self.note_sent(&request, (id, choice), held, now);
         self.fences.insert((fence, id));
@@ -469,18 +484,23 @@ impl Gateway {
         }
     }
 
-    /// Whether a request that goes to a replica now found no room though its tenant has no more
-    /// than its share, and has nothing else waiting that could have filled what was kept.
-    fn waited_for_room(&self, request: &crate::request::Request, now: Time) -> bool {
+    /// Whether a request that goes to a replica now is of a tenant that has no more than its share
+    /// beside others, and whether it found no room for long. One whose tenant has something else
+    /// waiting is none: that could have filled what was kept.
+    fn newcomer(&self, request: &crate::request::Request, now: Time) -> Newcomer {
         let pool = &self.pools[position(request.model.get())];
         let slots = pool.standing[request.class.place()].slots;
         let weight = self.tenants.tenant(request.tenant).weight;
         let share = pool.queue.share(request.tenant, weight, slots);
-        request.tries.is_first()
-            && now.since(request.received) > Bounds::SHORT_WAIT
-            && share < slots
-            && pool.queue.holding(request.tenant).running <= share
-            && !pool.queue.waits(request.tenant)
+        let waited = request.tries.is_first() && now.since(request.received) > Bounds::SHORT_WAIT;
+        let has_more = pool.queue.holding(request.tenant).running > share;
+        if share >= slots || has_more || pool.queue.waits(request.tenant) {
+            Newcomer::No
+        } else if waited {
+            Newcomer::Late
+        } else {
+            Newcomer::InTime
+        }
     }
 
     /// Makes the engine stop and the client learn why; the request ends when both have answered.

@@ -247,10 +247,41 @@ fn ten_thousand_prefixes_come_and_go_and_leave_nothing() {
     );
 }
 
+#[test]
+fn to_evict_one_of_ten_thousand_only_those_in_use_are_looked_at_beside_it() {
+    let mut bench = Bench::new(20_100, 10_000, 20_100);
+    for n in 0..10_000 {
+        bench.cache_one(n);
+    }
+    // The oldest are in use, and none is older than those.
+    let more = |n| [one_of_many(n), text(1, &[])].concat();
+    let used: Vec<_> = (0..64).map(|n| bench.begin(ALICE, &more(n)).0).collect();
+    for n in 64..10_000 {
+        assert!(bench.cache.claim(ALICE, &more(n)).is_some());
+    }
+    let before = bench.cache.looked.get();
+    let free = bench.pool.free();
+    for n in 1..=100 {
+        let wanted = free + KvBlocks::new(n);
+        bench.cache.evict(wanted, &mut bench.pool, &mut bench.ops);
+        assert_eq!(bench.pool.free(), wanted);
+    }
+    let looked = bench.cache.looked.get() - before;
+    assert!((100..=100 * 65).contains(&looked), "{looked}");
+    for mut table in used {
+        table.release(&mut bench.pool);
+    }
+}
+
+/// Two blocks, of which ten texts share the first.
+fn one_of_many(n: i32) -> Vec<Token> {
+    text(32, &[(0, n / 10), (16, 30_000 + n)])
+}
+
 impl Bench {
     /// A prefix of two blocks, one of them shared with nine others; unchecked, for speed.
     fn cache_one(&mut self, n: i32) {
-        let tokens = text(32, &[(0, n / 10), (16, 30_000 + n)]);
+        let tokens = one_of_many(n);
         let (mut table, _) = self.begin(ALICE, &tokens);
         let computed = Computed {
             tokens: &tokens,

@@ -22,6 +22,7 @@ use super::facts::{Estimate, Facts, Metric};
 use super::lengths::{Lengths, Ring};
 use super::lessons::Lessons;
 use super::sight::{Fared, Sight};
+use super::spell::Spell;
 use super::terms::{Asked, Mode, Slo, Terms};
 use super::trees::Trees;
 use crate::ids::{RequestId, TenantId};
@@ -154,6 +155,8 @@ pub struct Admission {
     door: [Calibrator; 3],
     /// From a replica to the first token.
     stage: Calibrator,
+    /// Whether those that waited lately have missed their bounds.
+    spell: Spell,
     /// By [`Class::ALL`].
     pressure: [Pressure; 3],
     quota: Quota,
@@ -179,6 +182,7 @@ impl Admission {
             fit: None,
             door: std::array::from_fn(|_| Calibrator::default()),
             stage: Calibrator::default(),
+            spell: Spell::default(),
             pressure: [Pressure::default(); 3],
             quota: Quota::default(),
             market: Market::default(),
@@ -241,10 +245,12 @@ impl Admission {
             let budget = |limit| decide::budget(limit, rank, door.below_share, terms.mode);
             matches!((longest, limit), (Some(longest), Some(limit)) if longest > budget(limit))
         };
+        let misfit = Metric::ALL.into_iter().find(misfits);
         let standing = Standing {
-            misfit: Metric::ALL.into_iter().find(misfits),
+            misfit,
             is_known: estimate.is_some(),
-            is_room: facts.at_once && facts.pool.waiting == 0,
+            is_room: facts.pool.waiting == 0
+                && (facts.at_once || estimate.is_some_and(|plan| plan.fits(&terms))),
             is_pressed: self.pressure[facts.class.place()].is_on(),
         };
         judged.verdict = decide::decide(&terms, standing, &mut self.quota, now);
@@ -428,6 +434,7 @@ impl Admission {
             judged.is_overdue = true;
             if let Some(terms) = judged.terms {
                 self.door[0].judged(judged.group, terms.alpha, true);
+                self.spell.note(terms.alpha, true);
             }
         }
     }
@@ -508,8 +515,16 @@ impl Admission {
         let to_come = estimate.to_come(metric)?;
         let calibrator = self.calibrator(metric, judged);
         let (factor, footing) = calibrator.factor(judged.group, terms.alpha, terms.calibration);
+        let bound = factor.times(to_come);
+        let waits = metric == Metric::Ttft && !judged.facts.at_once;
+        let follows = waits && terms.calibration == Calibration::Rolling;
+        let bound = if follows {
+            self.spell.widened(bound)
+        } else {
+            bound
+        };
         Some(Bound {
-            promised: estimate.passed(metric) + factor.times(to_come),
+            promised: estimate.passed(metric) + bound,
             footing,
         })
     }
@@ -532,6 +547,7 @@ impl Admission {
         if !judged.facts.at_once {
             if !judged.is_overdue {
                 self.door[0].judged(judged.group, terms.alpha, missed);
+                self.spell.note(terms.alpha, missed);
             }
             let came = ttft - estimate.passed;
             let score = Score::of(came, estimate.first);

@@ -180,7 +180,8 @@ impl Calibrator {
             Calibration::Split | Calibration::Rolling => {}
         }
         let own = &self.groups[group.0];
-        if own.len() >= Self::GROUP_MIN {
+        let attains = rank(own.len(), Level::of(alpha)).is_some();
+        if own.len() >= Self::GROUP_MIN && attains {
             own.at(
                 own.level.unwrap_or_else(|| Level::of(alpha)),
                 Footing::Group,
@@ -255,8 +256,13 @@ impl Level {
     /// the largest score is widened until it does.
     const LEAST: i32 = -Self::ALL / 64;
 
-    /// How far one miss moves the level, in thousandths of a miss; Gibbs and Candès' gamma.
-    const STEP: i32 = 18;
+    /// How far one miss moves the level, in thousandths of the level that was promised; Gibbs and
+    /// Candès' gamma. The rarer misses are to be, the less one of them says.
+    const STEP: i64 = 80;
+
+    /// Levels below so many thousandths are followed as if they were this: a step of theirs would
+    /// be less than the smallest that there is.
+    const STEP_FROM: u16 = 10;
 
     fn of(alpha: Alpha) -> Self {
         Self(Self::ALL / 1_000 * i32::from(alpha.get()))
@@ -270,7 +276,9 @@ impl Level {
     fn followed(self, alpha: Alpha, missed: bool) -> Self {
         let Self(nominal) = Self::of(alpha);
         let err = if missed { Self::ALL } else { 0 };
-        Self::bounded(self.0 + (nominal - err) / 1_000 * Self::STEP)
+        let step = Self::STEP * i64::from(alpha.get().max(Self::STEP_FROM));
+        let moved = i64::from(nominal - err) * step / i64::from(Self::ALL);
+        Self::bounded(self.0.saturating_add(i32::try_from(moved).unwrap_or(0)))
     }
 }
 

@@ -26,7 +26,7 @@ pub enum Because {
     Unbound,
     /// Its bound fits.
     Fits,
-    /// There is room and nothing waits.
+    /// Nothing waits, and there is room or it is expected to be in time as the next in line.
     Room,
     /// The pool is not pressed, so it costs others nothing.
     Slack,
@@ -198,7 +198,9 @@ pub struct Standing {
     pub misfit: Option<Metric>,
     /// Whether there is a bound at all.
     pub is_known: bool,
-    /// Whether there is room and nothing waits.
+    /// Whether nothing waits, and there is room or it is expected to be in time as the next in
+    /// line: bounds that are too wide would otherwise keep the line empty, and never learn that
+    /// they are.
     pub is_room: bool,
     /// Whether the pool is pressed.
     pub is_pressed: bool,

@@ -4,6 +4,7 @@
 //! request ended; and an estimate is made of the facts alone, so a written row of them can be
 //! estimated again, elsewhere and later.
 
+use super::terms::Terms;
 use crate::tenant::Class;
 use crate::units::{Micros, Tokens};
 
@@ -129,10 +130,24 @@ pub struct Facts {
 }
 
 impl Facts {
-    /// How long those ahead take to go one by one, where it is known at which pace they do.
+    /// How long those ahead take to go one by one. Until it has been seen at which pace they do, it
+    /// is taken to be that at which answers of the usual length end where all places are taken.
     pub(super) fn queue(&self) -> Option<Micros> {
-        let gap = self.pool.gap.filter(|_| !self.at_once)?;
-        Some(gap.value.times(self.ahead.saturating_add(1)))
+        if self.at_once {
+            return None;
+        }
+        let gap = match self.pool.gap {
+            Some(gap) => gap.value,
+            None => self.pace()?,
+        };
+        Some(gap.times(self.ahead.saturating_add(1)))
+    }
+
+    fn pace(&self) -> Option<Micros> {
+        let prefill = self.pool.prefill?.at((self.prompt - self.cached).get());
+        let each = prefill + self.tpot()?.times(self.output_median.get());
+        let places = u64::from(self.pool.slots.max(1));
+        Some(Micros::new(each.get() / places))
     }
 
     /// The time between two tokens in the batch that it will meet.
@@ -164,7 +179,7 @@ impl Estimate {
         let queue = match (facts.at_once, facts.queue()) {
             (true, _) => Micros::ZERO,
             (false, Some(queue)) => queue,
-            // Nobody has been dispatched from a line yet: what is ahead is computed first.
+            // Nobody has been answered yet: what is ahead is computed first.
             (false, None) => {
                 let replicas = u64::from(pool.replicas.max(1));
                 Micros::new(prefill.at(facts.work_ahead.get()).get() / replicas)
@@ -190,6 +205,15 @@ impl Estimate {
             Metric::Tpot => self.tpot,
             Metric::E2e => self.last,
         }
+    }
+
+    /// Whether all of it is expected to be in time.
+    pub(super) fn fits(&self, terms: &Terms) -> bool {
+        let late = |metric: &Metric| {
+            let both = self.to_come(*metric).zip(terms.of(*metric));
+            both.is_some_and(|(to_come, limit)| self.passed(*metric) + to_come > limit)
+        };
+        !Metric::ALL.iter().any(late)
     }
 
     /// What of one number has passed already.
@@ -273,6 +297,23 @@ pub(super) mod tests {
             Some(Micros::from_millis(14)),
             "the batch is full"
         );
+    }
+
+    #[test]
+    fn before_anybody_was_seen_to_leave_a_line_its_pace_is_that_of_usual_answers() {
+        let waits = Facts {
+            at_once: false,
+            ahead: 3,
+            pool: PoolFacts {
+                running: 8,
+                ..facts().pool
+            },
+            ..facts()
+        };
+        // 110 ms of prefill and 50 tokens of 14 ms each, in eight places; then its own.
+        let each = (110 + 50 * 14) * 1_000 / 8;
+        let expected = Micros::new(4 * each + 110_000);
+        assert_eq!(Estimate::of(&waits).unwrap().first, expected);
     }
 
     #[test]

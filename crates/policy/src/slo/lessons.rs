@@ -48,9 +48,6 @@ impl Lessons {
     /// Chunks below which nothing is fitted.
     const FIRST: usize = 2;
 
-    /// From one fit to the next at the least, however many come.
-    const PAUSE: Micros = Micros::from_secs(20);
-
     /// After so long an answer is no longer awaited.
     const PATIENCE: Micros = Micros::from_secs(600);
 
@@ -68,12 +65,16 @@ impl Lessons {
         self.is_due = self.full.len() >= Self::FIRST;
     }
 
-    /// All chunks, when it is time to have trees fitted to them; and how many lessons there were
-    /// until then.
-    pub(super) fn take_due(&mut self, now: Time) -> Option<(Vec<Arc<[Lesson]>>, u64)> {
+    /// All chunks, when it is time to have trees fitted to them, `pause` after the last time at the
+    /// soonest; and how many lessons there were until then.
+    pub(super) fn take_due(
+        &mut self,
+        pause: Micros,
+        now: Time,
+    ) -> Option<(Vec<Arc<[Lesson]>>, u64)> {
         let since = self.asked.map(|asked| now.since(asked));
-        let is_early = since
-            .is_some_and(|since| since < Self::PAUSE || (self.is_open && since < Self::PATIENCE));
+        let is_early =
+            since.is_some_and(|since| since < pause || (self.is_open && since < Self::PATIENCE));
         if !self.is_due || is_early {
             return None;
         }
@@ -107,6 +108,8 @@ mod tests {
     use crate::tenant::Class;
     use crate::units::Tokens;
 
+    const PAUSE: Micros = Micros::from_secs(20);
+
     fn lesson(n: u64) -> Lesson {
         Lesson {
             features: [n; _],
@@ -126,20 +129,24 @@ mod tests {
         for n in 0..511 {
             lessons.push(lesson(n));
         }
-        assert_eq!(lessons.take_due(at(0)), None, "one chunk is too few");
+        assert_eq!(lessons.take_due(PAUSE, at(0)), None, "one chunk is too few");
         lessons.push(lesson(511));
-        let (chunks, seen) = lessons.take_due(at(1)).unwrap();
+        let (chunks, seen) = lessons.take_due(PAUSE, at(1)).unwrap();
         assert_eq!((chunks.len(), seen), (2, 512));
         for n in 512..768 {
             lessons.push(lesson(n));
         }
-        assert_eq!(lessons.take_due(at(100)), None, "it is not back");
+        assert_eq!(lessons.take_due(PAUSE, at(100)), None, "it is not back");
         lessons.answered();
         assert_eq!(lessons.since(seen).count(), 256);
-        let (chunks, seen) = lessons.take_due(at(100)).unwrap();
+        let (chunks, seen) = lessons.take_due(PAUSE, at(100)).unwrap();
         assert_eq!((chunks.len(), seen), (3, 768));
         lessons.answered();
-        assert_eq!(lessons.take_due(at(200)), None, "there is nothing new");
+        assert_eq!(
+            lessons.take_due(PAUSE, at(200)),
+            None,
+            "there is nothing new"
+        );
     }
 
     #[test]
@@ -149,7 +156,7 @@ mod tests {
         for n in 0..20_000 {
             lessons.push(lesson(n));
             let now = Time::START + Micros::from_millis(n);
-            if lessons.take_due(now).is_some() {
+            if lessons.take_due(PAUSE, now).is_some() {
                 fits += 1;
                 lessons.answered();
             }
@@ -166,11 +173,11 @@ mod tests {
         for n in 0..512 {
             lessons.push(lesson(n));
         }
-        assert!(lessons.take_due(at(0)).is_some());
+        assert!(lessons.take_due(PAUSE, at(0)).is_some());
         for n in 0..256 {
             lessons.push(lesson(n));
         }
-        assert!(lessons.take_due(at(599)).is_none());
-        assert!(lessons.take_due(at(600)).is_some());
+        assert!(lessons.take_due(PAUSE, at(599)).is_none());
+        assert!(lessons.take_due(PAUSE, at(600)).is_some());
     }
 }

@@ -158,9 +158,14 @@ pub struct Slo {
     /// By [`Class::ALL`]; `None` is a class that is promised nothing, and refused nothing.
     classes: [Option<Terms>; 3],
     learner: Learner,
+    /// From one fit to the next; `None` is [`Slo::REFIT`].
+    refit: Option<Micros>,
 }
 
 impl Slo {
+    /// From one fit to the next at the least, where nothing else is said.
+    pub const REFIT: Micros = Micros::from_secs(20);
+
     /// The same for every class.
     pub fn of(terms: Terms) -> Self {
         Class::ALL
@@ -178,6 +183,17 @@ impl Slo {
     pub const fn by(mut self, learner: Learner) -> Self {
         self.learner = learner;
         self
+    }
+
+    /// The same with so long from one fit to the next at the least.
+    pub const fn refitted_every(mut self, refit: Micros) -> Self {
+        self.refit = Some(refit);
+        self
+    }
+
+    /// From one fit to the next at the least.
+    pub(super) fn refit(&self) -> Micros {
+        self.refit.unwrap_or(Self::REFIT)
     }
 
     /// What estimates are put right by.

@@ -16,7 +16,7 @@ fn ask(class: Class, kv: u64) -> Ask {
         class,
         kv: KvBlocks::new(kv),
         prompt: Tokens::new(100),
-        below_share: false,
+        may_use_kept: false,
         beside_others: false,
         floor: 0,
         tenant_kv: KvBlocks::ZERO,
@@ -62,7 +62,7 @@ fn a_tenant_that_is_alone_is_not_held_to_prefill_where_the_replica_keeps_it_back
         let counted = window.counted(prompt, Haste::WhileAlone);
         window.hold(Class::Standard, KvBlocks::new(1), counted);
         let alone = Ask {
-            below_share: true,
+            may_use_kept: true,
             ..ask(Class::Standard, 1)
         };
         assert_eq!(window.room_for(&alone, Some(Tokens::new(50))), room);
@@ -81,21 +81,43 @@ fn more_is_kept_for_a_while_where_newcomers_found_none_up_to_a_bound() {
     let at = |secs| Time::START + Micros::from_secs(secs);
     let mut auto = window(Bounds::default(), 64, 100);
     assert_eq!(auto.headroom(), 2);
-    (0..20).for_each(|_| auto.fell_short(at(1)));
+    (0..20).for_each(|_| auto.sent_to(Newcomer::Late, at(1)));
     assert_eq!(auto.headroom(), 8);
-    auto.ease(at(10));
+    auto.sent_to(Newcomer::No, at(10));
     assert_eq!(auto.headroom(), 8);
-    auto.ease(at(21));
+    auto.sent_to(Newcomer::InTime, at(21));
     assert_eq!(auto.headroom(), 6);
-    auto.ease(at(1_000));
+    auto.sent_to(Newcomer::No, at(1_000));
     assert_eq!(auto.headroom(), 2);
     let set = Bounds {
         headroom: Knob::Fixed(5),
         ..Bounds::default()
     };
     let mut set = window(set, 64, 100);
-    set.fell_short(at(1));
+    set.sent_to(Newcomer::Late, at(1));
     assert_eq!(set.headroom(), 5);
+}
+
+#[test]
+fn a_small_window_keeps_one_for_as_long_as_newcomers_come_once_one_was_late() {
+    let at = |secs| Time::START + Micros::from_secs(secs);
+    for (sequences, most) in [(3, 0), (4, 1), (8, 1), (9, 2), (15, 2)] {
+        let mut small = window(Bounds::default(), sequences, 100);
+        small.sent_to(Newcomer::InTime, at(1));
+        assert_eq!(small.headroom(), 0, "nobody was late");
+        (0..9).for_each(|_| small.sent_to(Newcomer::Late, at(2)));
+        assert_eq!(small.headroom(), most, "of {sequences}");
+        // Each time the flood goes on, and a newcomer finds its place.
+        for secs in [30, 60, 90, 120] {
+            small.sent_to(Newcomer::No, at(secs));
+            small.sent_to(Newcomer::InTime, at(secs + 20));
+        }
+        assert_eq!(small.headroom(), most.min(1), "of {sequences}");
+        small.sent_to(Newcomer::No, at(199));
+        assert_eq!(small.headroom(), most.min(1));
+        small.sent_to(Newcomer::No, at(201));
+        assert_eq!(small.headroom(), 0, "nobody came for a minute");
+    }
 }
 
 #[test]
@@ -163,7 +185,7 @@ fn the_last_sequences_are_kept_for_tenants_below_their_share() {
         Err(Blocked::Headroom)
     );
     let below = Ask {
-        below_share: true,
+        may_use_kept: true,
         ..ask(Class::Standard, 1)
     };
     assert_eq!(window.room_for(&below, None), Ok(()));
@@ -186,7 +208,7 @@ fn prefill_in_flight_is_bounded_but_never_to_nothing() {
         Err(Blocked::Prefill)
     );
     let below = Ask {
-        below_share: true,
+        may_use_kept: true,
         beside_others: true,
         ..ask(Class::Standard, 1)
     };

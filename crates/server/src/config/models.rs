@@ -297,6 +297,13 @@ impl Default for QueueConfig {
     }
 }
 
+/// The default of `step_tokens`: one for each sequence, and 160 for prompts. A CPU reads prompts as
+/// fast in such pieces as in larger ones, and who waits for a first token or the next one waits for
+/// a step.
+fn step_tokens(max_sequences: u32) -> Tokens {
+    Tokens::new(u64::from(max_sequences) + 160)
+}
+
 impl ModelConfig {
     /// A model with the default bounds.
     pub fn new(name: String, engine: EngineConfig) -> Self {
@@ -307,7 +314,7 @@ impl ModelConfig {
             context: None,
             kv_tokens: None,
             max_sequences: 32,
-            step_tokens: Tokens::new(512),
+            step_tokens: step_tokens(32),
             schedule: ScheduleConfig::default(),
             published: vec![],
             stuck: Stuck::default(),
@@ -378,16 +385,18 @@ impl ModelConfig {
         };
         let default = Self::new(name.unwrap_or_default(), engine);
         let most = kind.map_or(256, |_| RemoteKind::SEQUENCES_MAX);
-        let sequences = fields.optional("max_sequences", |value| value.integer(1..=most));
         let guess = kind.map_or(default.max_sequences, |_| RemoteKind::SEQUENCES_GUESS);
+        let max_sequences = fields
+            .optional("max_sequences", |value| value.integer(1..=most))
+            .unwrap_or(guess);
         let model = Self {
             aliases: aliases.unwrap_or_default(),
             context: fields.optional("context", |value| tokens(&value, 16, CONTEXT_MAX)),
             kv_tokens: fields.optional("kv_tokens", kv_tokens),
-            max_sequences: sequences.unwrap_or(guess),
+            max_sequences,
             step_tokens: fields
                 .optional("step_tokens", |value| tokens(&value, 16, 8192))
-                .unwrap_or(default.step_tokens),
+                .unwrap_or_else(|| step_tokens(max_sequences)),
             schedule: ScheduleConfig::read(fields),
             published: fields
                 .optional("published_prefixes", |value| Published::read_list(&value))

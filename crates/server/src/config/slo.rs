@@ -69,6 +69,8 @@ fn read(fields: &mut Fields<'_, '_>) -> Target {
     let calibration = fields.optional("calibration", |value| value.choice(&ways));
     let learners = [Learner::Learned, Learner::Structural].map(|one| (one.label(), one));
     let learner = fields.optional("model", |value| value.choice(&learners));
+    let refits = Micros::from_secs(1)..=Micros::from_secs(86_400);
+    let refit = fields.optional("refit", |value| value.duration(refits));
     let terms = Terms {
         calibration: calibration.unwrap_or_default(),
         ..Terms::NONE
@@ -82,10 +84,11 @@ fn read(fields: &mut Fields<'_, '_>) -> Target {
         let terms = own.fold(terms, |terms, (_, changes)| changes.on(terms));
         terms.map_or(slo, |terms| slo.with(class, terms))
     });
+    let slo = slo.by(learner.unwrap_or_default());
     let default = Target::default();
     Target {
         tpot: all.tpot.unwrap_or(default.tpot),
-        slo: slo.by(learner.unwrap_or_default()),
+        slo: refit.map_or(slo, |refit| slo.refitted_every(refit)),
     }
 }
 

@@ -17,6 +17,8 @@ fn bench() -> Bench<'static> {
             name: TraceName::AzureConversations,
             trace: None,
         },
+        native: NATIVE,
+        faster: 1,
         capacity: 6.3,
         seed: 3,
     }
@@ -42,7 +44,7 @@ fn useless() -> Trees {
 
 fn setup_at(load: f64) -> (Setup, Time) {
     let bench = bench();
-    let speed = load * bench.capacity / NATIVE.0;
+    let speed = load * bench.capacity / NATIVE.rate;
     let span = Micros::from_secs(900);
     let scenario = bench.scenario.at_speed(speed, span);
     let setup = scenario.setup(bench.seed, Contender::Tollgate, Some(bench.replay));
@@ -54,7 +56,7 @@ fn setup_at(load: f64) -> (Setup, Time) {
 struct Misleader(VecDeque<Task>);
 
 impl Ear for Misleader {
-    fn event(&mut self, event: Event) -> Event {
+    fn event(&mut self, event: Event, _now: Time) -> Event {
         let Event::Recalled {
             model,
             learned: Learned::Fitted(_),
@@ -164,6 +166,18 @@ fn when_answers_double_or_the_engine_slows_down_what_is_let_in_is_in_time_a_minu
 }
 
 #[test]
+fn after_a_shift_bounds_cost_less_than_split_conformals_of_the_very_same_requests() {
+    let (mut setup, until) = setup_at(1.5);
+    slower(&mut setup);
+    let run = world::run(&setup, Gateway::new(setup.config()), None);
+    let beside = Beside::of(&run.tally, SHIFTED, until).unwrap();
+    assert!(beside.due > 500, "{} bounds", beside.due);
+    let (live, fixed) = (beside.factor_stays, beside.all_stays);
+    let [live, fixed] = [live, fixed].map(|other| beside.ours.over(&other));
+    assert!(live < 1.0 && fixed < 0.9, "{live} and {fixed} of theirs");
+}
+
+#[test]
 fn from_cold_it_is_useful_within_three_minutes() {
     let (setup, until) = setup_at(1.0);
     let run = world::run(&setup, Gateway::new(setup.config()), None);
@@ -179,4 +193,45 @@ fn from_cold_it_is_useful_within_three_minutes() {
         refused(&early),
         refused(&later)
     );
+}
+
+/// An engine of few places under half as much again as it can do, whose first waits are longer than
+/// anybody could know.
+const FEW: &str = "
+title: few places
+duration: 120s
+drain: 60s
+model: { context: 4096, max_wait: 2s, slo: { ttft: 2s, tpot: 100ms } }
+fleet: [{ slots: 16, step: 30ms, per_sequence: 450us, prefill_per_second: 4000 }]
+tenants:
+  - name: a
+    arrivals: { poisson: { rate: 6.75 } }
+    prompt: { constant: 128 }
+    output: { lognormal: { median: 64, sigma: 0.7, min: 4, max: 400 } }
+    says: truth
+";
+
+#[test]
+fn whoever_was_wrong_at_first_does_not_refuse_all_that_would_wait_from_then_on() {
+    let scenario = Scenario::parse(FEW).unwrap();
+    for seed in 1..=12 {
+        let setup = scenario.setup(seed, Contender::Tollgate, None).unwrap();
+        let run = world::run(&setup, Gateway::new(setup.config()), None);
+        let late = |row: &&tollgate_policy::slo::Row| row.judged.received >= WARMUP;
+        let let_in = run
+            .tally
+            .rows
+            .iter()
+            .filter(late)
+            .filter(|row| row.seen.ttft.is_some());
+        let (mut all, mut waited) = (0_u32, 0_u32);
+        for row in let_in {
+            all += 1;
+            waited += u32::from(!row.judged.facts.at_once);
+        }
+        assert!(
+            2 * waited > all,
+            "{waited} of {all} waited, with seed {seed}"
+        );
+    }
 }

@@ -64,6 +64,11 @@ fn a_quiet_tenant_is_quick_beside_a_flooder() {
 }
 
 #[test]
+fn a_quiet_tenant_is_quick_beside_a_cold_flood_on_few_sequences() {
+    told_apart("cold-flood");
+}
+
+#[test]
 fn every_scenario_of_the_project_can_be_read() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
     let mut read = 0;

@@ -3,19 +3,22 @@
 
 use super::*;
 use crate::route::{Affinity, Block};
-use crate::slo::{Mode, Slo, Terms, Verdict};
+use crate::slo::{Alpha, Mode, Slo, Terms, Verdict};
 
 const SECOND: Micros = Micros::from_secs(1);
 
 /// One replica with one slot, and this promise of a first token.
 fn promising(ttft: Micros, mode: Mode) -> Rig {
-    let mut rig = Rig::new(1, Limits::default());
-    let slo = Slo::of(Terms {
+    with_terms(Terms {
         ttft: Some(ttft),
         mode,
         ..Terms::NONE
-    });
-    rig.gateway.pools[0].slo = promise::admission(&slo);
+    })
+}
+
+fn with_terms(terms: Terms) -> Rig {
+    let mut rig = Rig::new(1, Limits::default());
+    rig.gateway.pools[0].slo = promise::admission(&Slo::of(terms));
     rig
 }
 
@@ -144,6 +147,30 @@ fn a_guarantee_refuses_what_does_not_fit_and_lets_one_in_now_and_then_to_learn()
         }
     }
     assert!((3..=10).contains(&let_in), "{let_in} of 200 were let in");
+}
+
+#[test]
+fn a_guarantee_of_99_in_100_does_not_refuse_everything_once_one_was_late() {
+    let mut rig = with_terms(Terms {
+        ttft: Some(SECOND.times(4)),
+        alpha: Alpha::of_thousand(10).unwrap(),
+        mode: Mode::Guarantee,
+        ..Terms::NONE
+    });
+    let mut refused = Vec::new();
+    for id in 1..=600 {
+        let is_let_in = dispatched(&rig.arrive(id)) == [id];
+        if id == 300 {
+            // It takes three seconds, and half as much again is more than is promised.
+            rig.now = rig.now + SECOND.times(2);
+        }
+        match is_let_in {
+            true => drop(serve(&mut rig, id)),
+            false => refused.push(id),
+        }
+        rig.now = rig.now + SECOND;
+    }
+    assert!(refused.is_empty(), "{refused:?}");
 }
 
 #[test]

@@ -48,7 +48,7 @@ impl Admission {
     /// What is to be fitted now, if anything.
     pub fn task(&mut self, now: Time) -> Option<Task> {
         let alpha = self.slo.fitted_for()?;
-        let (chunks, seen) = self.lessons.take_due(now)?;
+        let (chunks, seen) = self.lessons.take_due(self.slo.refit(), now)?;
         Some(Task {
             seen,
             ..Task::new(alpha, chunks)

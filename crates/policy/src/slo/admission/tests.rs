@@ -149,6 +149,29 @@ fn that_a_first_token_is_overdue_is_known_before_it_comes_and_counted_once() {
 }
 
 #[test]
+fn misses_of_those_that_wait_widen_the_bounds_of_all_that_come_before_any_is_answered() {
+    let (mut all, now) = that_waited(300);
+    let bound = |all: &mut Admission, id, ahead, now| {
+        let judged = all.judge(door(id, ahead, now), now);
+        (judged, judged.bounds[0].unwrap().promised)
+    };
+    let (_, before) = bound(&mut all, 9_000, 2, now);
+    let mut last = Micros::ZERO;
+    for id in 5_000..5_010 {
+        let (judged, promised) = bound(&mut all, id, 9, now);
+        all.let_in(RequestId::new(id), judged);
+        last = last.max(promised);
+    }
+    let later = now + last + Micros::new(1);
+    all.notice_overdue(later);
+    let (_, after) = bound(&mut all, 9_001, 2, later);
+    assert!(
+        after.get() * 100 > before.get() * 110,
+        "{after:?} after ten that wait have missed theirs, {before:?} before"
+    );
+}
+
+#[test]
 fn what_is_dropped_is_scored_as_what_it_would_have_come_to() {
     let mut all = admission();
     let mut now = at(0);
@@ -311,6 +334,31 @@ fn bounds_stay_what_they_were_worth_when_a_model_takes_the_place_of_another() {
         misled.abs_diff(plain) < plain / 50,
         "{misled} us by four times the plan, {plain} us by the plan"
     );
+}
+
+#[test]
+fn a_bound_that_was_too_wide_at_first_does_not_keep_the_line_empty() {
+    let (mut all, now) = that_waited(20);
+    let group = all.judge(door(2_000, 1, now), now).group;
+    // Those few waited ten times as long as was planned.
+    for _ in 0..100 {
+        all.door[0].scored(group, Score::new(10 << 10));
+    }
+    all.pressure[Class::Standard.place()].note(4_000, now);
+    assert!(all.pressure[Class::Standard.place()].is_on());
+    let next = Door {
+        facts: Facts {
+            at_once: false,
+            ..door(3_000, 0, now).facts
+        },
+        ..door(3_000, 0, now)
+    };
+    let judged = all.judge(next, now);
+    assert!(judged.bounds[0].unwrap().promised > Micros::from_secs(2));
+    assert!(judged.estimate.unwrap().first < Micros::from_secs(2));
+    assert_eq!(judged.verdict, Verdict::Admit(Because::Room));
+    let behind = all.judge(door(3_001, 1, now), now);
+    assert_eq!(behind.verdict, Verdict::Refuse(Metric::Ttft));
 }
 
 #[test]

@@ -60,8 +60,9 @@ pub(super) const MODELS: &[Key] = &[
     key(
         "models[].step_tokens",
         "tokens, 16..=8192",
-        Is("512"),
-        "Tokens that one step may compute; at least `max_sequences`.",
+        Means("160 and `max_sequences`"),
+        "Tokens that one step may compute; at least `max_sequences`. A CPU reads prompts as fast \
+         in small pieces as in large ones; a GPU wants 512 or more. First tokens wait for steps.",
     ),
     key(
         "models[].chunk_tokens",
@@ -312,7 +313,8 @@ pub(super) const MODELS: &[Key] = &[
         "auto or number, 0..=256",
         Is("auto"),
         "The last of them, kept for tenants that have less than their share running; by itself 3% \
-         of them, and for a while more, up to 12%, where such a tenant had to wait.",
+         of them, and for a while more, up to 12%, where such a tenant had to wait; of 4 to 15 none \
+         before that, and then one for as long as such tenants come.",
     ),
     key(
         "models[].window.prefill",
@@ -393,6 +395,12 @@ pub(super) const MODELS: &[Key] = &[
         Is("learned"),
         "What an estimate of the first token is put right by: by trees that are fitted to what \
          came of the last requests, in the background, or by nothing.",
+    ),
+    key(
+        "models[].slo.refit",
+        "duration, 1s..=24h",
+        Is("20s"),
+        "From one fit of those trees to the next at the least; none without 256 new answers.",
     ),
     key(
         "models[].slo.classes[].class",

@@ -52,7 +52,7 @@ pub(super) const PROCESS: &[Key] = &[
     key(
         "server.threads",
         "number, 1..=1024",
-        Means("one for each core"),
+        Means("one for each core; for each four where all models are computed here"),
         "Threads that carry requests; engines of this process have threads of their own. Fewer \
          take less of a CPU for each request, and more get on better beside other programs.",
     ),

@@ -47,7 +47,7 @@ impl Front {
             class: Class::Standard,
             kv: KvBlocks::new(1),
             prompt: Tokens::new(16),
-            below_share: true,
+            may_use_kept: true,
             beside_others: false,
             floor: 0,
             tenant_kv: KvBlocks::ZERO,
