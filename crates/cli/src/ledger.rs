@@ -26,8 +26,8 @@ pub(crate) struct LedgerArgs {
 enum LedgerVerb {
     /// Recount everything, and say what does not add up.
     ///
-    /// The journal by itself, and then the store against it: with --config that of store.url. Exits 0
-    /// when all is well, and 2 when something is not. A server may go on writing meanwhile.
+    /// The journal by itself, and then the store against it: with --config that of store.url.
+    /// Exits 0 when all is well, and 2 when something is not. A server may go on writing meanwhile.
     Verify {
         #[command(flatten)]
         place: PlaceArgs,

@@ -186,8 +186,8 @@ impl Slo {
     }
 
     /// The same with so long from one fit to the next at the least.
-    pub const fn refitted_every(mut self, refit: Micros) -> Self {
-        self.refit = Some(refit);
+    pub fn refitted_every(mut self, refit: Micros) -> Self {
+        self.refit = Some(refit).filter(|refit| *refit != Self::REFIT);
         self
     }
 

@@ -386,9 +386,8 @@ impl ModelConfig {
         let default = Self::new(name.unwrap_or_default(), engine);
         let most = kind.map_or(256, |_| RemoteKind::SEQUENCES_MAX);
         let guess = kind.map_or(default.max_sequences, |_| RemoteKind::SEQUENCES_GUESS);
-        let max_sequences = fields
-            .optional("max_sequences", |value| value.integer(1..=most))
-            .unwrap_or(guess);
+        let told = fields.optional("max_sequences", |value| value.integer(1..=most));
+        let max_sequences = told.unwrap_or(guess);
         let model = Self {
             aliases: aliases.unwrap_or_default(),
             context: fields.optional("context", |value| tokens(&value, 16, CONTEXT_MAX)),
@@ -420,7 +419,7 @@ impl ModelConfig {
             keepalive: keepalive.unwrap_or(default.keepalive),
             replicas: replicas(fields, kind).unwrap_or_else(|| default.replicas.clone()),
             window: Bounds {
-                reach: kind.map_or(0, |kind| kind.reach(sequences)),
+                reach: kind.map_or(0, |kind| kind.reach(told)),
                 ..window::read(fields)
             },
             target: slo::target(fields),
