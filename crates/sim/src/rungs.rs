@@ -376,7 +376,7 @@ mod tests {
     use crate::lengths::Lengths;
     use crate::workload::{SharedPrefix, TenantLoad, Workload};
 
-    fn machine() -> Machine {
+    pub(super) fn machine() -> Machine {
         Machine {
             sequences: 8,
             kv_tokens: 16_384,

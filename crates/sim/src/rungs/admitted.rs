@@ -185,22 +185,9 @@ mod tests {
     use super::*;
     use crate::arrivals::Arrivals;
     use crate::lengths::Lengths;
-    use crate::rungs::{Cost, serve};
+    use crate::rungs::serve;
+    use crate::rungs::tests::machine;
     use crate::workload::TenantLoad;
-
-    fn machine() -> Machine {
-        Machine {
-            sequences: 8,
-            kv_tokens: 16_384,
-            step_tokens: 512,
-            context: 2_048,
-            cost: Cost {
-                step: Micros::from_millis(10),
-                per_sequence: Micros::from_millis(1),
-                prefill_tokens_per_s: 4_000,
-            },
-        }
-    }
 
     fn workload(rate: f64) -> Workload {
         let output = Lengths::Lognormal {
