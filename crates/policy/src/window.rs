@@ -153,6 +153,9 @@ pub struct Ask {
     pub may_use_kept: bool,
     /// Whether its tenant has less than its share running while others are active too.
     pub beside_others: bool,
+    /// Whether, of a full replica, some other tenant has so much more that it would give up a place
+    /// for it.
+    pub others_have_more: bool,
     /// Per cent of the KV set aside for its tenant.
     pub floor: u8,
     /// KV that its tenant's running requests are expected to hold.
@@ -393,7 +396,8 @@ impl Window {
         if self.held.sequences + kept >= self.limit() && !ask.may_use_kept {
             return Err(Blocked::Headroom);
         }
-        if self.held.sequences >= self.limit() && !ask.beside_others {
+        let is_guest = ask.beside_others && ask.others_have_more;
+        if self.held.sequences >= self.limit() && !is_guest {
             return Err(Blocked::Headroom);
         }
         if self.bounds.paced && !ask.beside_others {
@@ -419,6 +423,7 @@ impl Window {
             prompt: Tokens::ZERO,
             may_use_kept: true,
             beside_others: true,
+            others_have_more: true,
             floor: 100,
             tenant_kv: KvBlocks::ZERO,
         };

@@ -18,6 +18,7 @@ fn ask(class: Class, kv: u64) -> Ask {
         prompt: Tokens::new(100),
         may_use_kept: false,
         beside_others: false,
+        others_have_more: false,
         floor: 0,
         tenant_kv: KvBlocks::ZERO,
     }
@@ -204,6 +205,7 @@ fn beyond_what_it_can_run_a_replica_takes_guests_of_tenants_below_their_share_al
     let newcomer = Ask {
         may_use_kept: true,
         beside_others: true,
+        others_have_more: true,
         ..flood
     };
     let kept = Err(Blocked::Headroom);
@@ -212,7 +214,7 @@ fn beyond_what_it_can_run_a_replica_takes_guests_of_tenants_below_their_share_al
         (kept, Ok(()))
     );
     let alone = Ask {
-        beside_others: false,
+        others_have_more: false,
         ..newcomer
     };
     assert_eq!(
