@@ -161,9 +161,11 @@ def main():
     options.add_argument("--seed", type=int, default=1)
     options.add_argument("--requests", type=int, default=32, help="of the shared workload")
     options.add_argument("--only", choices=["plain", "shared"])
+    options.add_argument("--streams", default="1,8,16,32", help="that decode at once")
     options.add_argument("--step-tokens", type=int, help="of Tollgate, in place of its default")
+    options.add_argument("--prefix-cache", choices=["on", "off"], default="on", help="of Tollgate")
     given = options.parse_args()
-    plain = [prefill, decode(1), decode(8), decode(16), decode(32)]
+    plain = [prefill] + [decode(int(streams)) for streams in given.streams.split(",")]
     work = {"plain": plain, "shared": [shared(given.requests)]}
     chosen = work[given.only] if given.only else plain + work["shared"]
     with tempfile.TemporaryDirectory() as folder, open(f"{folder}/log", "w") as log:
@@ -175,7 +177,8 @@ def main():
                 "identity: { anonymous: allow }\n"
                 f"models: [{{ name: m, path: {os.path.abspath(given.model)},"
                 f" threads: {given.threads}, max_sequences: {SEQUENCES}, context: {CONTEXT},"
-                f" kv_tokens: {SEQUENCES * CONTEXT},{step} prefix_cache: on }}]\n"
+                f" kv_tokens: {SEQUENCES * CONTEXT},{step}"
+                f" prefix_cache: {given.prefix_cache} }}]\n"
             )
         children = [
             start([given.tollgate, "serve", "--config", config], ports[0], "/ready", log),

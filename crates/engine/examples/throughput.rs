@@ -35,6 +35,7 @@ type Failed = Box<dyn Error>;
 
 const LIMITS: Config = Config {
     sequences: 32,
+    guests: 0,
     blocks: 32 * 40,
     step_tokens: Tokens::new(512),
     chunk: Tokens::new(512),

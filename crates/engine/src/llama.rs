@@ -1,9 +1,11 @@
-//! llama.cpp as a backend: one unified KV for all sequences, batches built by hand.
+//! llama.cpp as a backend: batches built by hand, and one KV for all sequences or one for each.
 //!
 //! The weights are loaded once, into a [`LlamaModel`] that any thread may ask; an engine's context
 //! borrows them and lives on the engine's own thread, so an engine that was restarted loads nothing
 //! again.
 
+mod batches;
+mod lanes;
 mod model;
 mod parking;
 mod plain;

@@ -46,6 +46,8 @@ pub struct View {
     pub reserved: Option<Tokens>,
     /// What its tenant was served, by weight: who had most gives first.
     pub served: Service,
+    /// How many sequences of its tenant run, itself among them.
+    pub running: usize,
     /// Whether its prompt is computed at a [`Limits::pace`] where there is one.
     pub paced: bool,
 }
@@ -91,6 +93,10 @@ pub struct Candidate {
     pub hold: Hold,
     /// As in [`View`].
     pub paced: bool,
+    /// As in [`View`].
+    pub served: Service,
+    /// How many sequences of its tenant run.
+    pub running: usize,
 }
 
 /// Why a waiting sequence may not start now, whatever the room.
@@ -123,33 +129,14 @@ pub struct Limits {
     pub blocks: KvBlocks,
     /// Free sequence ids.
     pub seats: usize,
+    /// Sequences that may run beside those that do.
+    pub places: usize,
     /// Who goes first.
     pub order: Order,
     /// When waiting sequences start.
     pub scheduler: Scheduler,
     /// Whether more may join the batch that runs, where batches run one at a time.
     pub joinable: bool,
-    /// Whether what a prefix cache could hold is computed apart from the rest, in steps of its own.
-    ///
-    /// A backend rounds a little differently with each length of a piece. Cut where a cache hit
-    /// would end, the pieces are the same with and without one. Short texts are left whole.
-    pub tail_apart: bool,
-}
-
-/// A text shorter than this is computed in one piece all the same: a step more costs it a good part
-/// of its time to the first token, and the rounding is of few tokens.
-const WHOLE_BELOW: Tokens = Tokens::new(64);
-
-/// The most that a sequence may compute in one piece.
-fn piece(known: Tokens, computed: Tokens, tail_apart: bool) -> Tokens {
-    let slots = KvBlocks::SLOTS.get();
-    let boundary = Tokens::new((known - Tokens::new(1)).get() / slots * slots);
-    let end = if tail_apart && known >= WHOLE_BELOW && computed < boundary {
-        boundary
-    } else {
-        known
-    };
-    end - computed
 }
 
 /// How many tokens one sequence computes.
@@ -172,7 +159,7 @@ pub struct Plan {
     pub admit: Vec<Share>,
     /// Waiting sequences, each once for every later one that starts before it.
     pub passed: Vec<usize>,
-    /// How many waiting sequences nothing keeps but the pace.
+    /// How many waiting sequences nothing keeps but the pace, or a place that they gave up.
     pub delayed: usize,
 }
 
@@ -188,6 +175,11 @@ pub const PASSES_MAX: u32 = 32;
 /// some sequence always goes on, and the engine as a whole never stands still; who finds nobody to
 /// take from waits, holding what it has. A waiting sequence takes blocks from nobody: it starts
 /// when its known tokens fit beside what the running ones are still owed.
+///
+/// Where as many run as may, a waiting sequence of a tenant that was served less takes the place of
+/// the newest one of the tenant that was served most, if that tenant runs at least two more: the
+/// places of two tenants come closer to each other by it and never change sides, so none is taken
+/// back and forth. One place changes hands in a step.
 pub fn plan(running: &[View], waiting: &[Candidate], limits: Limits) -> Plan {
     let mut planner = Planner {
         running,
@@ -197,7 +189,6 @@ pub fn plan(running: &[View], waiting: &[Candidate], limits: Limits) -> Plan {
         budget: limits.tokens,
         chunk: limits.chunk,
         pace: limits.pace.map(|pace| pace_left(pace, running, waiting)),
-        tail_apart: limits.tail_apart,
         free: limits.blocks,
         plan: Plan::default(),
     };
@@ -240,7 +231,6 @@ struct Planner<'a> {
     chunk: Tokens,
     /// What is left of it.
     pace: Option<Tokens>,
-    tail_apart: bool,
     free: KvBlocks,
     plan: Plan,
 }
@@ -295,8 +285,8 @@ impl Planner<'_> {
     fn room(&self, index: usize, view: &View) -> Tokens {
         let free = self.free - self.set_aside(index);
         let slots = (self.held[index] + free).slots() - view.computed;
-        let piece = piece(view.known, view.computed, self.tail_apart);
-        piece.min(self.allowance(view.is_paced())).min(slots)
+        let missing = view.missing();
+        missing.min(self.allowance(view.is_paced())).min(slots)
     }
 
     /// Blocks that are free and yet not for the sequence at `index`: others have them reserved.
@@ -333,7 +323,7 @@ impl Planner<'_> {
         if !self.plan.preempt.is_empty() {
             return;
         }
-        let mut seats = limits.seats;
+        let (mut seats, mut places) = (limits.seats, limits.places);
         let mut room = self.room_beside();
         // Those that did not fit, and how often each was passed.
         let mut blocked: Vec<(usize, u32)> = Vec::new();
@@ -349,6 +339,11 @@ impl Planner<'_> {
                 self.plan.delayed += 1;
                 continue;
             }
+            let host = (places == 0).then(|| self.host(one));
+            if host == Some(None) {
+                self.plan.delayed += usize::from(one.seated);
+                continue;
+            }
             let needed = one.reserved.unwrap_or(one.known).blocks() - one.held;
             if needed + one.idle > room {
                 if one.seated {
@@ -356,6 +351,10 @@ impl Planner<'_> {
                 }
                 blocked.push((index, one.passed));
                 continue;
+            }
+            match host.flatten() {
+                Some(host) => self.preempt(host),
+                None => places -= 1,
             }
             seats -= usize::from(!one.seated);
             room -= needed + one.idle + KvBlocks::new(1);
@@ -367,6 +366,18 @@ impl Planner<'_> {
         }
     }
 
+    /// Whose place a waiting sequence may take.
+    fn host(&self, one: &Candidate) -> Option<usize> {
+        let gives = |index: &usize| {
+            let view = &self.running[*index];
+            view.reserved.is_none() && view.served > one.served && view.running >= one.running + 2
+        };
+        let hosts = (0..self.running.len()).filter(gives);
+        hosts
+            .max_by_key(|index| (self.running[*index].served, *index))
+            .filter(|_| self.plan.preempt.is_empty())
+    }
+
     /// Blocks that newcomers may have: not those that running sequences are still owed, and not one
     /// for each of them, or a newcomer would be preempted by the next token of another.
     fn room_beside(&self) -> KvBlocks {
@@ -376,8 +387,8 @@ impl Planner<'_> {
     }
 
     fn start(&mut self, index: usize, one: &Candidate) {
-        let piece = piece(one.known, one.matched, self.tail_apart);
-        let count = piece.min(self.allowance(one.paced));
+        let missing = one.known - one.matched;
+        let count = missing.min(self.allowance(one.paced));
         self.spend(count, one.paced);
         self.free -= one.idle + ((one.matched + count).blocks() - one.held);
         self.plan.admit.push(Share { index, count });

@@ -51,7 +51,8 @@ pub struct Engine {
     effects: VecDeque<EngineEffect>,
     totals: Totals,
     inflow: Inflow,
-    /// How many of those that wait nothing kept but the pace, in the last plan.
+    /// How many of those that wait nothing kept but the pace, or a place that they gave up, in the
+    /// last plan.
     delayed: usize,
 }
 
@@ -63,13 +64,13 @@ impl Engine {
     /// [`ConfigError`] for bounds with which none could run.
     pub fn new(config: Config) -> Result<Self, ConfigError> {
         config.check()?;
-        let owners = (config.sequences..config.sequence_ids()).rev();
+        let owners = (config.seats()..config.sequence_ids()).rev();
         Ok(Self {
             config,
             pool: BlockPool::new(config.blocks),
             cache: PrefixCache::new(owners.map(SeqId::new), config.cache.tenant_blocks),
             published: Vec::new(),
-            seats: (0..config.sequences).rev().map(SeqId::new).collect(),
+            seats: (0..config.seats()).rev().map(SeqId::new).collect(),
             running: Vec::new(),
             waiting: VecDeque::new(),
             served: BTreeMap::new(),
@@ -141,10 +142,10 @@ impl Engine {
             pace: self.config.paced.then(|| self.inflow.pace()),
             blocks: self.pool.free() + self.pool.idle(),
             seats: self.seats.len(),
+            places: self.places(),
             order: self.config.order,
             scheduler: self.config.scheduler,
             joinable: self.filling,
-            tail_apart: self.config.cache.prefixes > 0,
         };
         let plan = batch::plan(&running, &waiting, limits);
         self.delayed = plan.delayed;
@@ -200,8 +201,9 @@ impl Engine {
             seats
                 .iter()
                 .copied()
-                .eq((0..self.config.sequences).map(SeqId::new))
+                .eq((0..self.config.seats()).map(SeqId::new))
         );
+        assert!(self.running.len() <= usize::try_from(self.config.sequences).unwrap_or(0));
         assert!(self.running.iter().all(|sequence| sequence.seat.is_some()));
         assert!(
             self.waiting
@@ -270,13 +272,22 @@ impl Engine {
         tenants.any(|tenant| Some(tenant) != first)
     }
 
+    /// Sequences that may run beside those that do.
+    fn places(&self) -> usize {
+        let most = usize::try_from(self.config.sequences).unwrap_or(usize::MAX);
+        most.saturating_sub(self.running.len())
+    }
+
+    /// What a tenant was served, and how many of its sequences run.
+    fn standing(&self, tenant: TenantId) -> (Service, usize) {
+        let served = self.served.get(&tenant).copied();
+        let own = self.running.iter().filter(|one| one.tenant == tenant);
+        (served.unwrap_or_default(), own.count())
+    }
+
     fn view(&self, sequence: &Sequence, others: bool) -> batch::View {
-        let served = self.served.get(&sequence.tenant).copied();
-        sequence.view(
-            &self.config,
-            &self.pool,
-            (served.unwrap_or_default(), others),
-        )
+        let standing = self.standing(sequence.tenant);
+        sequence.view(&self.config, &self.pool, (standing, others))
     }
 
     fn carry_out(&mut self, plan: &Plan) -> Vec<Work> {

@@ -105,6 +105,8 @@ pub struct FairQueue {
     orders: Orders,
     clock: Clock,
     running: BTreeMap<RequestId, Running>,
+    /// invariant: how many lanes have something running.
+    holders: usize,
     /// invariant: the sum of the weights of the lanes that count as active.
     active_weight: u64,
     /// invariant: how many of those are modest.
@@ -137,6 +139,7 @@ impl FairQueue {
             orders: Orders::default(),
             clock: Clock::default(),
             running: BTreeMap::new(),
+            holders: 0,
             active_weight: 0,
             modest: 0,
             expiring: BTreeSet::new(),
@@ -229,6 +232,7 @@ impl FairQueue {
         let waiting = self.unqueue(id)?;
         let lane = &mut self.lanes[position(waiting.tenant.get())];
         self.clock.starts(lane, self.policy);
+        self.holders += usize::from(lane.holding.running == 0);
         lane.holding.running += 1;
         lane.holding.kv += waiting.kv;
         lane.debit(self.policy, waiting.prepay);
@@ -276,6 +280,7 @@ impl FairQueue {
         };
         let lane = &mut self.lanes[position(running.tenant.get())];
         lane.holding.running -= 1;
+        self.holders -= usize::from(lane.holding.running == 0);
         lane.holding.kv -= running.kv;
         lane.credit(self.policy, running.prepaid);
         self.reposition(running.tenant);
@@ -365,6 +370,18 @@ impl FairQueue {
     /// Whether there is another tenant that is modest.
     pub fn has_modest_beside(&self, tenant: TenantId) -> bool {
         self.modest > usize::from(self.is_modest(tenant))
+    }
+
+    /// Whether some other tenant has at least two more running than this one, where as many run as
+    /// there are `slots`: more do than could if each of the others had one more than it.
+    pub fn others_have_more(&self, tenant: TenantId, slots: u32) -> bool {
+        let own = self.holding(tenant).running;
+        let others = self.holders - usize::from(own > 0);
+        let others = u32::try_from(others).unwrap_or(u32::MAX);
+        slots
+            > others
+                .saturating_mul(own.saturating_add(1))
+                .saturating_add(own)
     }
 
     /// Lets go of tenants that have not been active for long enough.
@@ -504,6 +521,8 @@ impl FairQueue {
         if self.lanes.len() < 64 {
             let modest = self.lanes.iter().filter(|lane| lane.is_modest());
             assert_eq!(self.modest, modest.count());
+            let holds = |lane: &&Lane| lane.holding.running > 0;
+            assert_eq!(self.holders, self.lanes.iter().filter(holds).count());
         }
     }
 }

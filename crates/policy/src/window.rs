@@ -49,6 +49,9 @@ pub struct Bounds {
     /// come, and those of others first. Then the former are no part of that bound, nor are those of
     /// a tenant that is alone.
     pub paced: bool,
+    /// Sequences beyond what the replica can run that it takes of tenants below their share, since
+    /// it gives them places of those that had more.
+    pub guests: u32,
     /// KV by class.
     pub thresholds: Thresholds,
 }
@@ -89,6 +92,7 @@ impl Bounds {
             headroom: Knob::Fixed(0),
             prefill: Knob::Fixed(Tokens::new(u64::MAX)),
             paced: false,
+            guests: 0,
             thresholds: Thresholds {
                 reserved: 100,
                 standard: 100,
@@ -149,6 +153,9 @@ pub struct Ask {
     pub may_use_kept: bool,
     /// Whether its tenant has less than its share running while others are active too.
     pub beside_others: bool,
+    /// Whether, of a full replica, some other tenant has so much more that it would give up a place
+    /// for it.
+    pub others_have_more: bool,
     /// Per cent of the KV set aside for its tenant.
     pub floor: u8,
     /// KV that its tenant's running requests are expected to hold.
@@ -376,7 +383,7 @@ impl Window {
     /// # Errors
     /// What stands in the way.
     pub fn room_for(&self, ask: &Ask, prefill: Option<Tokens>) -> Result<(), Blocked> {
-        if self.held.sequences >= self.limit() {
+        if self.held.sequences >= self.limit().saturating_add(self.guests()) {
             return Err(Blocked::Sequences);
         }
         if self.held.sequences == 0 && self.beyond == KvBlocks::ZERO {
@@ -387,6 +394,10 @@ impl Window {
         }
         let kept = self.headroom();
         if self.held.sequences + kept >= self.limit() && !ask.may_use_kept {
+            return Err(Blocked::Headroom);
+        }
+        let is_guest = ask.beside_others && ask.others_have_more;
+        if self.held.sequences >= self.limit() && !is_guest {
             return Err(Blocked::Headroom);
         }
         if self.bounds.paced && !ask.beside_others {
@@ -412,6 +423,7 @@ impl Window {
             prompt: Tokens::ZERO,
             may_use_kept: true,
             beside_others: true,
+            others_have_more: true,
             floor: 100,
             tenant_kv: KvBlocks::ZERO,
         };
@@ -495,6 +507,15 @@ impl Window {
     /// Sequences that may be held.
     pub fn limit(&self) -> u32 {
         self.warming.map_or(self.limit, |warm| warm.min(self.limit))
+    }
+
+    /// Sequences that it may hold beyond its limit: none where that is less than the replica can
+    /// run, or nobody would have to give up a place for them.
+    fn guests(&self) -> u32 {
+        match self.limit() >= self.capacity.sequences {
+            true => self.bounds.guests,
+            false => 0,
+        }
     }
 
     /// Sequences kept for tenants below their share.

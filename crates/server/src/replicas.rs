@@ -13,7 +13,8 @@ use std::sync::{Arc, Weak};
 use tollgate_engine::fake::{Costs, Fake, FakeModel, Faults};
 use tollgate_engine::llama::{LlamaModel, LoadError};
 use tollgate_engine::{Engine, Model, Observer, Open, Served, Spec, Token};
-use tollgate_policy::engine::{CacheConfig, Config as Limits, Gauges};
+use tollgate_policy::batch::Scheduler;
+use tollgate_policy::engine::{CacheConfig, Config as Limits, Gauges, Reservation};
 use tollgate_policy::gateway::{self, Event, Report};
 use tollgate_policy::ids::{ModelId, ReplicaId, RequestId};
 use tollgate_policy::outcome::EngineEnding;
@@ -101,6 +102,14 @@ impl Plan {
             Self::Remote(member) => member.model.config.kv_per_token,
         }
     }
+
+    /// Sequences that it takes beyond what it can run, of tenants below their share.
+    pub(crate) const fn guests(&self) -> u32 {
+        match self {
+            Self::Built(blueprint) => blueprint.limits.guests,
+            Self::Remote(_) => 0,
+        }
+    }
 }
 
 /// How one replica is built, as often as needed.
@@ -163,8 +172,10 @@ impl Blueprint {
             prepare::ANSWERS_MAX
         };
         let blocks = pool.get() / KvBlocks::SLOTS.get();
-        let limits = Limits {
+        let guests = guests(config, pools);
+        let mut limits = Limits {
             sequences: config.max_sequences,
+            guests,
             blocks: u32::try_from(blocks).unwrap_or(u32::MAX),
             step_tokens: config.step_tokens,
             chunk: config.schedule.chunk_tokens.unwrap_or(config.step_tokens),
@@ -177,8 +188,14 @@ impl Blueprint {
             // prompts.
             waiting_max: usize::try_from(config.max_sequences).unwrap_or(usize::MAX)
                 * asked_at_once,
-            cache: cache(config, &weights, blocks),
+            cache: cache(config, &weights, blocks, guests),
         };
+        if let Weights::Llama { model, .. } = &weights
+            && model.has_lanes(&limits)
+        {
+            // A prefix is kept as a copy of its own, in as much memory as a sequence takes.
+            limits.cache.prefixes = limits.cache.prefixes.min(limits.sequences);
+        }
         Ok(Some(Self {
             name: config.name.clone(),
             published: published::tokens(&config.published, &*model)?,
@@ -381,8 +398,21 @@ fn fake_weights(config: &FakeConfig, faults: Faults) -> Weights {
     }
 }
 
+/// Sequences that may give up their place to a tenant that had less; none where each keeps the room
+/// that was set aside for it, where they come in batches, and where a text is computed at once.
+fn guests(config: &ModelConfig, pools: bool) -> u32 {
+    let schedule = &config.schedule;
+    match (schedule.scheduler, schedule.reservation) {
+        (Scheduler::Continuous, Reservation::Paged) if schedule.paced && !pools => {
+            let left = SEQUENCE_IDS_MAX.saturating_sub(config.max_sequences);
+            Limits::guests_of(config.max_sequences).min(left)
+        }
+        (Scheduler::Continuous | Scheduler::Static | Scheduler::Fifo, _) => 0,
+    }
+}
+
 /// A prefix cache, where one was asked for and the model can share.
-fn cache(config: &ModelConfig, weights: &Weights, blocks: u64) -> CacheConfig {
+fn cache(config: &ModelConfig, weights: &Weights, blocks: u64, guests: u32) -> CacheConfig {
     let shares = match weights {
         Weights::Llama { model, .. } => model.shares_prefixes(),
         Weights::Fake { .. } => true,
@@ -393,7 +423,7 @@ fn cache(config: &ModelConfig, weights: &Weights, blocks: u64) -> CacheConfig {
         return CacheConfig::OFF;
     }
     CacheConfig {
-        prefixes: PREFIXES_MAX.min(SEQUENCE_IDS_MAX.saturating_sub(config.max_sequences)),
+        prefixes: PREFIXES_MAX.min(SEQUENCE_IDS_MAX.saturating_sub(config.max_sequences + guests)),
         // Half, so that one tenant's prompts never push out all others'.
         tenant_blocks: KvBlocks::new((blocks / 2).max(1)),
     }

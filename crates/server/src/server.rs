@@ -495,6 +495,7 @@ fn policy_config(config: &Config, plans: &[Plan], clock: &Clock) -> gateway::Con
                 target: model.target,
                 window: window::Bounds {
                     paced: model.schedule.paced,
+                    guests: plan.guests(),
                     ..model.window
                 },
                 routing: model.routing.policy,

@@ -182,6 +182,7 @@ impl Draw {
             MachineConfig::Planned(PlannedConfig {
                 engine: engine::Config {
                     sequences: slots.get(),
+                    guests: slots.get() % 3,
                     blocks,
                     step_tokens: Tokens::new(u64::from(slots.get()) + self.up_to(0, 512)),
                     chunk,
@@ -339,7 +340,7 @@ impl Draw {
     }
 
     fn model(&mut self) -> Model {
-        let window = Bounds {
+        let mut window = Bounds {
             concurrency: match self.one_in(3) {
                 true => Knob::Fixed(NonZeroU32::MIN.saturating_add(self.up_to(0, 7) as u32)),
                 false => Knob::Auto,
@@ -351,6 +352,7 @@ impl Draw {
             paced: self.one_in(2),
             ..Bounds::default()
         };
+        window.guests = if window.paced { 2 } else { 0 };
         Model {
             context: Tokens::new(CONTEXT),
             queue_max: self.up_to(1, 200) as usize,

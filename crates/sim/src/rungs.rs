@@ -259,6 +259,7 @@ fn config(rung: Rung, machine: Machine, requests: usize) -> Config {
     };
     Config {
         sequences: machine.sequences,
+        guests: 0,
         blocks,
         step_tokens: Tokens::new(machine.step_tokens),
         chunk: Tokens::new(machine.step_tokens),

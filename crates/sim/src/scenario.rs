@@ -453,10 +453,23 @@ fn model(form: &ModelForm, fleet: &[ReplicaForm]) -> Model {
             },
             // Only engines in the gateway's own process keep prompts to a pace.
             paced: form.prefill_pacing && fleet.iter().all(embedded),
+            guests: guests(form, fleet),
             ..Bounds::default()
         },
         routing: route::Policy::PowerOfTwo,
         loading: None,
+    }
+}
+
+/// Only engines in the gateway's own process give places of those that had more to others.
+fn guests(form: &ModelForm, fleet: &[ReplicaForm]) -> u32 {
+    let embedded = |replica: &ReplicaForm| replica.engine == EngineForm::Embedded;
+    match form.prefill_pacing && fleet.iter().all(embedded) {
+        true => {
+            let guests = |one: &ReplicaForm| engine::Config::guests_of(one.slots.get());
+            fleet.iter().map(guests).min().unwrap_or(0)
+        }
+        false => 0,
     }
 }
 
@@ -516,6 +529,7 @@ fn machine(form: &ReplicaForm, model: &ModelForm) -> MachineConfig {
         EngineForm::Embedded => MachineConfig::Planned(PlannedConfig {
             engine: engine::Config {
                 sequences: slots.get(),
+                guests: engine::Config::guests_of(slots.get()),
                 blocks: u32::try_from(form.kv_tokens / KvBlocks::SLOTS.get()).unwrap_or(u32::MAX),
                 step_tokens: Tokens::new(u64::from(slots.get())) + chunk,
                 chunk,

@@ -81,9 +81,17 @@ impl Chance {
 fn limits(chance: &mut Chance, tight: bool) -> Config {
     let cached = chance.below(2) == 0;
     let contiguous = chance.below(4) == 0;
+    let sequences = u32::try_from(2 + chance.below(5)).unwrap();
+    // With a block less than all could need, there is one KV for all.
+    let roomy = if chance.below(2) == 0 {
+        64
+    } else {
+        sequences * 4 - 1
+    };
     Config {
-        sequences: u32::try_from(2 + chance.below(5)).unwrap(),
-        blocks: if tight { 5 } else { 64 },
+        sequences,
+        guests: u32::try_from(chance.below(3)).unwrap(),
+        blocks: if tight { 5 } else { roomy },
         step_tokens: Tokens::new(8 + chance.below(57)),
         chunk: Tokens::new(4 + chance.below(61)),
         order: if chance.below(2) == 0 {
@@ -123,6 +131,8 @@ struct Tally {
     again: u64,
     put_back: u64,
     contiguous_mixes: u64,
+    /// Mixes in which each sequence had a KV of its own.
+    lane_mixes: u64,
     widest_gap: f32,
 }
 
@@ -220,6 +230,7 @@ fn run(lab: &Lab, seeds: impl Iterator<Item = u64>) -> Tally {
             tally.copies += log.copies;
         }
         tally.cached_mixes += u64::from(limits.cache != CacheConfig::OFF);
+        tally.lane_mixes += u64::from(lab.has_lanes(&limits));
         tally.contiguous_mixes += u64::from(limits.reservation == Reservation::Contiguous);
         rig.assert_empty();
     }
@@ -237,6 +248,7 @@ fn random_mixes_on_the_model_say_what_each_request_says_alone() {
     let tally = run(&lab, mixes.clone());
     println!("mixes {mixes:?}: {tally:?}");
     assert!(tally.copies > 0 && tally.cached_mixes > 0 && tally.contiguous_mixes > 0);
+    assert!(tally.lane_mixes > 0, "some have a KV for each sequence");
     assert!(tally.preempted > 0, "some mixes are short of room");
     assert!(tally.put_back > 0, "some find what was taken out of the KV");
     // Each was held against what rounding alone does there; that they are few is the rest of it.

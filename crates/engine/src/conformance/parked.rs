@@ -3,6 +3,7 @@
 
 use std::sync::atomic::Ordering;
 
+use tollgate_policy::engine::Config;
 use tollgate_policy::ids::TenantId;
 use tollgate_policy::units::Tokens;
 
@@ -42,10 +43,28 @@ fn gap_at_parting(lab: &Lab, text: &str, cold: &[Token], warm: &[Token]) -> Opti
     })
 }
 
+/// The same, with room for each sequence at its longest: each has a KV of its own then.
+const LANES: Config = Config {
+    context: Tokens::new(512),
+    ..CACHED
+};
+
 #[test]
 fn a_prefix_that_was_put_back_says_what_it_said_cold_up_to_rounding() {
     let Some(lab) = rig::llama() else { return };
-    let rig = lab.start(CACHED);
+    assert!(!lab.has_lanes(&CACHED));
+    says_the_same_put_back(&lab, CACHED);
+}
+
+#[test]
+fn a_prefix_that_was_copied_to_another_kv_says_what_it_said_cold_up_to_rounding() {
+    let Some(lab) = rig::llama() else { return };
+    assert!(lab.has_lanes(&LANES));
+    says_the_same_put_back(&lab, LANES);
+}
+
+fn says_the_same_put_back(lab: &Lab, limits: Config) {
+    let rig = lab.start(limits);
     let count = 4;
     let text = |id: u64| prompt(usize::try_from(id).unwrap());
     let cold: Vec<_> = (0..count)
@@ -71,7 +90,7 @@ fn a_prefix_that_was_put_back_says_what_it_said_cold_up_to_rounding() {
             let tokens = lab.model.tokenize(&text(id)).unwrap();
             noisiest = noisiest.max(lab.gap_and_noise(&tokens).1);
         }
-        let parted = gap_at_parting(&lab, &text(id), &generated[&id], &generated[&(count + id)]);
+        let parted = gap_at_parting(lab, &text(id), &generated[&id], &generated[&(count + id)]);
         if let Some((gap, noise)) = parted {
             assert!(gap <= noise, "request {id} parts: gap {gap}, noise {noise}");
         } else {
@@ -93,7 +112,12 @@ fn a_prefix_that_was_put_back_says_what_it_said_cold_up_to_rounding() {
 #[test]
 fn what_one_tenant_left_as_bytes_is_not_put_back_for_another() {
     let Some(lab) = rig::llama() else { return };
-    let rig = lab.start(CACHED);
+    is_not_put_back_for_another(&lab, CACHED);
+    is_not_put_back_for_another(&lab, LANES);
+}
+
+fn is_not_put_back_for_another(lab: &Lab, limits: Config) {
+    let rig = lab.start(limits);
     rig.run(vec![job(&rig, 0, &prompt(0))]);
     // A step of somebody else's: before it, what nobody has is taken out.
     rig.run(vec![job(&rig, 1, PROMPTS[1])]);

@@ -33,6 +33,7 @@ const DEADLINE: Duration = Duration::from_secs(120);
 
 pub(crate) const CONFIG: Config = Config {
     sequences: 8,
+    guests: 0,
     blocks: 256,
     step_tokens: Tokens::new(512),
     chunk: Tokens::new(512),
@@ -120,6 +121,12 @@ pub(crate) fn llama() -> Option<Lab> {
 impl Lab {
     pub(crate) fn is_llama(&self) -> bool {
         self.llama.is_some()
+    }
+
+    /// Whether each sequence of such an engine has a KV of its own.
+    pub(crate) fn has_lanes(&self, limits: &Config) -> bool {
+        let llama = self.llama.as_ref();
+        llama.is_some_and(|llama| llama.has_lanes(limits))
     }
 
     pub(crate) fn open(&self, limits: &Config) -> Box<dyn Open> {
@@ -551,7 +558,7 @@ impl Backend for Recorder<'_> {
                     log.copies += 1;
                 }
                 KvOp::Trim { seq, .. } => {
-                    log.preempted += u64::from(seq.get() < self.limits.sequences);
+                    log.preempted += u64::from(seq.get() < self.limits.seats());
                 }
                 KvOp::End { seq } => {
                     log.owners.remove(&seq);

@@ -10,11 +10,12 @@ use llama_cpp_2::model::params::LlamaModelParams;
 use llama_cpp_2::token::LlamaToken;
 use llama_cpp_2::{LogOptions, json_schema_to_grammar, send_logs_to_tracing};
 use tollgate_policy::engine::Config;
-use tollgate_policy::units::{KvBytes, Tokens};
+use tollgate_policy::units::{KvBlocks, KvBytes, Tokens};
 
 use crate::backend::Open;
 use crate::grammar;
 use crate::job::Token;
+use crate::llama::batches::ON_CPU;
 use crate::llama::pooler;
 use crate::llama::runner::Opener;
 use crate::llama::sampler::grammar_sampler;
@@ -104,6 +105,8 @@ struct Facts {
     pooling: Option<Pooling>,
     /// Whether a token sees only those before it.
     causal: bool,
+    /// Whether some of its attention looks back over a part of the text only.
+    slides: bool,
 }
 
 impl fmt::Debug for LlamaModel {
@@ -159,6 +162,16 @@ impl LlamaModel {
     /// in place of KV.
     pub fn shares_prefixes(&self) -> bool {
         !self.weights.is_recurrent() && !self.weights.is_hybrid()
+    }
+
+    /// Whether an engine with these bounds has a KV for each sequence: where its pool has room for
+    /// each at its longest. Prefixes of it are then copied, so it should keep no more of them than
+    /// it has sequences. Not where attention looks back over a part of a text only: of that,
+    /// llama.cpp gives out no more than the end.
+    pub fn has_lanes(&self, limits: &Config) -> bool {
+        let room = KvBlocks::new(u64::from(limits.blocks)).slots().get();
+        let needed = limits.request_tokens().get() * u64::from(limits.sequences);
+        ON_CPU && self.shares_prefixes() && !self.facts.slides && needed <= room
     }
 
     /// What builds a backend on these weights, for an engine with these bounds; `threads` compute.
@@ -301,6 +314,7 @@ impl Facts {
         let architecture = weights.meta_val_str("general.architecture");
         let architecture = architecture.unwrap_or_default();
         let causal = weights.meta_val_str(&format!("{architecture}.attention.causal"));
+        let window = weights.meta_val_str(&format!("{architecture}.attention.sliding_window"));
         let bos = (vocab.should_add_bos() && vocab.bos().0 >= 0).then(|| vocab.bos());
         Self {
             name: weights
@@ -317,6 +331,7 @@ impl Facts {
             bos,
             pooling: Pooling::of_file(weights, &architecture),
             causal: causal.map_or(true, |causal| causal != "false"),
+            slides: window.is_ok(),
         }
     }
 }

@@ -1,7 +1,6 @@
 //! Steps on a llama.cpp context.
 //!
-//! The context is as large as the scheduler's pool, and llama.cpp's unified KV places tokens one by
-//! one, so a step that the scheduler planned finds its room. A decode that fails all the same is
+//! The context is as large as the scheduler's pool, and llama.cpp places tokens one by one, so a step that the scheduler planned finds its room. A batch that fails all the same is
 //! repeated sequence by sequence, so that only the offender pays.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,6 +24,8 @@ use crate::backend::{
 };
 use crate::handle::lock;
 use crate::job::Token;
+use crate::llama::batches::{self, Part};
+use crate::llama::lanes::Lanes;
 use crate::llama::model::{LlamaModel, backend};
 use crate::llama::parking::{Cells, PIECE, Parking};
 use crate::llama::sampler::Chooser;
@@ -39,14 +40,11 @@ pub(crate) struct Opener {
 impl Open for Opener {
     fn open(self: Box<Self>, run: &mut dyn FnMut(&mut dyn Backend)) -> Result<(), OpenError> {
         let step_tokens = fits("step_tokens", self.limits.step_tokens.get())?;
-        let slots = KvBlocks::new(u64::from(self.limits.blocks)).slots();
-        let parks = self.limits.cache.prefixes > 0;
-        let spare = if parks { PIECE } else { 0 };
-        let tokens = fits("the pool, in tokens,", slots.get() + spare)?;
-        let sequences = self.limits.sequence_ids();
-        let ids = sequences + u32::from(parks);
+        let (tokens, ids, layout) = self.layout();
+        let tokens = fits("the pool, in tokens,", tokens)?;
         // llama.cpp has a row of results for each sequence id, and aborts where a batch has fewer.
-        let batch = step_tokens.unsigned_abs().max(ids);
+        // Padding is a third at most.
+        let batch = (step_tokens.unsigned_abs() / 3 * 4 + 4).max(ids);
         let threads = fits("threads", u64::from(self.threads.get()))?;
         let params = LlamaContextParams::default()
             .with_n_ctx(u32::try_from(tokens).ok().and_then(NonZeroU32::new))
@@ -55,7 +53,7 @@ impl Open for Opener {
             .with_n_seq_max(ids)
             .with_n_threads(threads)
             .with_n_threads_batch(threads)
-            .with_kv_unified(true)
+            .with_kv_unified(matches!(layout, Layout::One(_)))
             .with_no_perf(true);
         let failed = |why| OpenError::Context {
             tokens: tokens.unsigned_abs(),
@@ -68,16 +66,59 @@ impl Open for Opener {
         };
         let mut runner = Runner {
             context: context.map_err(|error| failed(error.to_string()))?,
-            batch: LlamaBatch::new(usize::try_from(step_tokens).unwrap_or(0), 1),
+            batch: LlamaBatch::new(usize::try_from(batch).unwrap_or(0), 1),
             vocab: self.model.weights().vocab(),
             model: &self.model,
             choosers: BTreeMap::new(),
-            parking: Parking::new(SeqId::new(self.limits.sequences), SeqId::new(sequences)),
+            layout,
+            positions: self.limits.request_tokens().get(),
+            repeats: self.limits.cache.prefixes > 0,
             lost: BTreeSet::new(),
         };
         run(&mut runner);
         Ok(())
     }
+}
+
+impl Opener {
+    /// The tokens and sequence ids of the context, and how they are used.
+    fn layout(&self) -> (u64, u32, Layout) {
+        let limits = &self.limits;
+        let running = SeqId::new(limits.seats());
+        if self.model.has_lanes(limits) {
+            // One takes a place before another one gives it up.
+            let lanes = limits.sequences + u32::from(limits.guests > 0);
+            let layout = Lanes::new(running, usize::try_from(lanes).unwrap_or(usize::MAX));
+            return (
+                lane_tokens(limits) * u64::from(lanes),
+                lanes,
+                Layout::Lanes(layout),
+            );
+        }
+        let slots = KvBlocks::new(u64::from(limits.blocks)).slots();
+        let parks = limits.cache.prefixes > 0;
+        let spare = if parks { PIECE } else { 0 };
+        let sequences = limits.sequence_ids();
+        let layout = Parking::new(running, SeqId::new(sequences));
+        (
+            slots.get() + spare,
+            sequences + u32::from(parks),
+            Layout::One(layout),
+        )
+    }
+}
+
+/// Tokens of one lane, as llama.cpp rounds them.
+pub(crate) fn lane_tokens(limits: &Config) -> u64 {
+    limits.request_tokens().get().next_multiple_of(256)
+}
+
+/// What has which cells.
+enum Layout {
+    /// One KV for all sequences.
+    One(Parking<SeqState>),
+    /// One for each.
+    Lanes(Lanes<SeqState>),
 }
 
 /// llama.cpp counts in `int32_t`.
@@ -91,7 +132,11 @@ struct Runner<'model> {
     vocab: LlamaVocab<'model>,
     model: &'model LlamaModel,
     choosers: BTreeMap<SeqId, Chooser>,
-    parking: Parking<SeqState>,
+    layout: Layout,
+    /// That a sequence may come to have.
+    positions: u64,
+    /// Whether there is a prefix cache, with which a text must say what it says without.
+    repeats: bool,
     /// Sequences that were to have what could not be put back.
     lost: BTreeSet<SeqId>,
 }
@@ -115,7 +160,12 @@ impl Backend for Runner<'_> {
                 end,
             } => {
                 let cells = &mut Kv(&mut self.context);
-                if !self.parking.copy(from, to, start.get()..end.get(), cells) {
+                let (start, end) = (start.get(), end.get());
+                let whole = match &mut self.layout {
+                    Layout::One(parking) => parking.copy(from, to, start..end, cells),
+                    Layout::Lanes(lanes) => lanes.copy(from, to, end, cells),
+                };
+                if !whole {
                     self.lost.insert(to);
                 }
             }
@@ -132,10 +182,23 @@ impl Backend for Runner<'_> {
         work: &[StepWork<'_>],
         results: &mut Vec<Sampled>,
     ) -> Result<(), FatalError> {
-        self.parking.settle(&mut Kv(&mut self.context));
-        let (some, others) = apart(work);
-        self.batch(some, results)?;
-        self.batch(others, results)
+        results.extend(work.iter().map(|_| Ok(None)));
+        let cells = &mut Kv(&mut self.context);
+        let batches = match &mut self.layout {
+            Layout::One(parking) => {
+                parking.settle(cells);
+                batches::of_step(work, self.repeats)
+            }
+            Layout::Lanes(lanes) => {
+                lanes.close_up(cells);
+                for work in work {
+                    lanes.enter(work.seq, cells);
+                }
+                batches::of_lanes(work, self.repeats, self.positions, |seq| lanes.of(seq))
+            }
+        };
+        let mut batches = batches.into_iter();
+        batches.try_for_each(|parts| self.batch(parts, results))
     }
 
     fn bytes(&self, token: Token, out: &mut Vec<u8>) {
@@ -148,58 +211,43 @@ impl Backend for Runner<'_> {
     }
 }
 
-/// Splits a step where tokens of answers end and prompts begin, or the other way round, if that is
-/// at one place. llama.cpp's attention on a CPU takes tokens in tiles, and computes for a tile
-/// whatever one of its tokens sees. Tokens of a prompt see one sequence; those of as many answers
-/// see everything, and in one batch with a prompt they would be a tile of their own. By themselves
-/// they are too few for tiles.
-fn apart<'work, 'a>(work: &'work [StepWork<'a>]) -> (&'work [StepWork<'a>], &'work [StepWork<'a>]) {
-    let is_one = |work: &StepWork<'_>| work.tokens.len() == 1;
-    let borders = work
-        .windows(2)
-        .enumerate()
-        .filter(|(_, pair)| is_one(&pair[0]) != is_one(&pair[1]));
-    let mut borders = borders.map(|(at, _)| at + 1);
-    match (ON_CPU, borders.next(), borders.next()) {
-        (true, Some(border), None) => work.split_at(border),
-        (true | false, _, _) => (work, &[]),
-    }
-}
-
-/// Elsewhere a second batch reads all weights once more, and nothing is won.
-const ON_CPU: bool = !cfg!(any(feature = "cuda", feature = "metal", feature = "vulkan"));
-
 impl Runner<'_> {
-    /// Computes all of `work`, and chooses what comes next.
+    /// Computes `parts`, but for those of sequences that failed in this step, and chooses what
+    /// comes next. A result is found by whose work the part is.
     fn batch(
         &mut self,
-        work: &[StepWork<'_>],
-        results: &mut Vec<Sampled>,
+        mut parts: Vec<Part<'_>>,
+        results: &mut [Sampled],
     ) -> Result<(), FatalError> {
-        if work.is_empty() {
+        parts.retain(|part| results[part.of].is_ok());
+        if parts.is_empty() {
             return Ok(());
         }
-        match self.decode(work) {
+        match self.decode(&parts) {
             Ok(()) => {
-                self.sample(work, results);
+                self.sample(&parts, results);
+                self.take_back(&parts);
                 Ok(())
             }
-            Err(why) => self.one_by_one(work, results, why),
+            Err(why) => self.one_by_one(parts, results, why),
         }
     }
 
-    /// Computes all of `work` in one batch, or says why not.
-    fn decode(&mut self, work: &[StepWork<'_>]) -> Result<(), String> {
+    /// Computes all of `parts` in one batch, or says why not.
+    fn decode(&mut self, parts: &[Part<'_>]) -> Result<(), String> {
         self.batch.clear();
-        for work in work {
-            if self.lost.contains(&work.seq) {
+        for part in parts {
+            if self.lost.contains(&part.seq) {
                 return Err("there was no room to put back what it shares with others".into());
             }
-            let seq = i32::try_from(work.seq.get()).map_err(|error| error.to_string())?;
-            let start = i32::try_from(work.start.get()).map_err(|error| error.to_string())?;
-            let last = work.tokens.len().checked_sub(1).ok_or("no tokens")?;
-            for ((at, token), position) in work.tokens.iter().enumerate().zip(start..) {
-                let logits = work.samples && at == last;
+            let seq = self.id(part.seq).ok_or("there is no KV left for it")?;
+            let seq = i32::try_from(seq.get()).map_err(|error| error.to_string())?;
+            let start = i32::try_from(part.start).map_err(|error| error.to_string())?;
+            let last = part.tokens.len().checked_sub(1).ok_or("no tokens")?;
+            let padding = part.tokens.iter().rev().take(1).cycle().take(part.padding);
+            let tokens = part.tokens.iter().chain(padding);
+            for ((at, token), position) in tokens.enumerate().zip(start..) {
+                let logits = part.samples && at == last;
                 let token = LlamaToken::new(token.get());
                 let added = self.batch.add(token, position, &[seq], logits);
                 added.map_err(|error| error.to_string())?;
@@ -210,46 +258,44 @@ impl Runner<'_> {
             .map_err(|error| error.to_string())
     }
 
-    /// Chooses a token for each of `work` that samples; it was the last batch decoded.
-    fn sample(&mut self, work: &[StepWork<'_>], results: &mut Vec<Sampled>) {
+    /// Chooses a token for each of `parts` that samples; they were the last batch decoded.
+    fn sample(&mut self, parts: &[Part<'_>], results: &mut [Sampled]) {
         let mut end = 0;
-        for work in work {
-            end += work.tokens.len();
-            let chooser = self.choosers.get_mut(&work.seq).filter(|_| work.samples);
+        for part in parts {
+            end += part.tokens.len();
+            let chooser = self.choosers.get_mut(&part.seq).filter(|_| part.samples);
             // The batch is no longer than `fits` allows.
             let index = i32::try_from(end).unwrap_or(i32::MAX) - 1;
+            end += part.padding;
             let drawn = chooser.map(|chooser| chooser.choose(&self.context, index, self.model));
-            results.push(
-                drawn
-                    .transpose()
-                    .map_err(|why| SequenceError { seq: work.seq, why }),
-            );
+            results[part.of] = drawn
+                .transpose()
+                .map_err(|why| SequenceError { seq: part.seq, why });
         }
     }
 
-    /// Repeats a step that failed with one decode for each sequence.
+    /// Repeats a batch that failed with one decode for each sequence.
     fn one_by_one(
         &mut self,
-        work: &[StepWork<'_>],
-        results: &mut Vec<Sampled>,
+        mut parts: Vec<Part<'_>>,
+        results: &mut [Sampled],
         why: String,
     ) -> Result<(), FatalError> {
+        for part in &mut parts {
+            part.padding = 0;
+        }
         // Some of the batch may have been computed before it failed.
-        if !work
-            .iter()
-            .all(|work| self.clear(work.seq, work.start.get()))
-        {
+        if !parts.iter().all(|part| self.clear(part.seq, part.start)) {
             return Err(FatalError { why });
         }
-        let before = results.len();
-        for work in work {
-            match self.decode(std::slice::from_ref(work)) {
-                Ok(()) => self.sample(std::slice::from_ref(work), results),
-                Err(why) => results.push(Err(SequenceError { seq: work.seq, why })),
+        for part in &parts {
+            match self.decode(std::slice::from_ref(part)) {
+                Ok(()) => self.sample(std::slice::from_ref(part), results),
+                Err(why) => results[part.of] = Err(SequenceError { seq: part.seq, why }),
             }
         }
-        let all_failed = results.iter().skip(before).all(Result::is_err);
-        if all_failed && !work.iter().any(|work| self.answers(work.seq)) {
+        let all_failed = parts.iter().all(|part| results[part.of].is_err());
+        if all_failed && !parts.iter().any(|part| self.answers(part.seq)) {
             return Err(FatalError { why });
         }
         Ok(())
@@ -258,29 +304,52 @@ impl Runner<'_> {
     /// Whether the context still computes at all: one token in a sequence that failed and is given
     /// up.
     fn answers(&mut self, seq: SeqId) -> bool {
-        self.clear(seq, 0);
-        let probe = StepWork {
+        self.trim(seq, 0);
+        let probe = Part {
+            of: 0,
             seq,
-            start: tollgate_policy::units::Tokens::ZERO,
+            start: 0,
             tokens: &[Token::new(0)],
             samples: false,
+            padding: 0,
         };
         let answers = self.decode(&[probe]).is_ok();
-        self.clear(seq, 0);
+        self.trim(seq, 0);
         answers
     }
 
     /// A sequence loses what it has from a position on, and with all of it, what it missed.
     fn trim(&mut self, seq: SeqId, from: u64) {
-        self.parking.trim(seq, from, &mut Kv(&mut self.context));
+        let cells = &mut Kv(&mut self.context);
+        match &mut self.layout {
+            Layout::One(parking) => parking.trim(seq, from, cells),
+            Layout::Lanes(lanes) => lanes.trim(seq, from, cells),
+        }
         if from == 0 {
             self.lost.remove(&seq);
         }
     }
 
+    /// What llama.cpp calls a sequence.
+    fn id(&mut self, seq: SeqId) -> Option<SeqId> {
+        match &mut self.layout {
+            Layout::One(_) => Some(seq),
+            Layout::Lanes(lanes) => lanes.enter(seq, &mut Kv(&mut self.context)),
+        }
+    }
+
+    /// Drops what padding computed.
+    fn take_back(&mut self, parts: &[Part<'_>]) {
+        for part in parts.iter().filter(|part| part.padding > 0) {
+            let end = u64::try_from(part.tokens.len()).map(|tokens| part.start + tokens);
+            // Both are true: the batch was computed.
+            let _ = end.is_ok_and(|end| self.clear(part.seq, end));
+        }
+    }
+
     /// Drops what a sequence computed from position `from` on; whether llama.cpp could.
     fn clear(&mut self, seq: SeqId, from: u64) -> bool {
-        let Ok(from) = u32::try_from(from) else {
+        let (Some(seq), Ok(from)) = (self.id(seq), u32::try_from(from)) else {
             return false;
         };
         self.context

@@ -8,10 +8,10 @@ const ROOMY: Limits = Limits {
     pace: None,
     blocks: KvBlocks::new(1_000),
     seats: 8,
+    places: 8,
     order: Order::DecodeFirst,
     scheduler: Scheduler::Continuous,
     joinable: false,
-    tail_apart: false,
 };
 
 fn running(known: u64, computed: u64) -> View {
@@ -23,6 +23,7 @@ fn running(known: u64, computed: u64) -> View {
         sole: computed.blocks(),
         reserved: None,
         served: Service::ZERO,
+        running: 1,
         paced: false,
     }
 }
@@ -45,6 +46,8 @@ fn waiting(known: u64) -> Candidate {
         passed: 0,
         hold: Hold::No,
         paced: false,
+        served: Service::ZERO,
+        running: 0,
     }
 }
 
@@ -295,34 +298,6 @@ fn fifo_runs_one_and_static_a_batch_at_a_time() {
 }
 
 #[test]
-fn a_prompt_is_cut_where_a_cache_hit_would_end() {
-    let limits = Limits {
-        tail_apart: true,
-        ..ROOMY
-    };
-    let first = |known: u64, matched: u64| {
-        let one = Candidate {
-            matched: Tokens::new(matched),
-            held: Tokens::new(matched).blocks(),
-            ..waiting(known)
-        };
-        plan(&[], &[one], limits).admit[0].count.get()
-    };
-    assert_eq!(
-        (first(72, 0), first(72, 64)),
-        (64, 8),
-        "both compute the last 8 by themselves"
-    );
-    assert_eq!(first(65, 0), 64, "one token is left to compute");
-    assert_eq!(
-        first(64, 0),
-        48,
-        "a hit leaves at least one, so it ends a block before"
-    );
-    assert_eq!((first(63, 0), first(9, 0)), (63, 9), "too short to be cut");
-}
-
-#[test]
 fn a_paced_prompt_is_computed_a_part_in_each_step_and_a_decode_of_its_tenant_goes_on() {
     let limits = Limits {
         pace: Some(Tokens::new(40)),
@@ -358,4 +333,76 @@ fn a_prompt_that_is_not_paced_is_computed_whole_and_the_paced_ones_give_way_to_i
     let plan = super::plan(&[], &[paced, waiting(300)], limits);
     let counts = plan.admit.iter().map(|share| share.count.get());
     assert_eq!(counts.collect::<Vec<_>>(), [16, 300], "they always go on");
+}
+
+/// Two sequences of a tenant that was served 9, the first one of two tokens, and one that was
+/// served 5.
+fn full() -> [View; 3] {
+    let much = View {
+        running: 2,
+        ..served(31, 30, 9)
+    };
+    [much, served(31, 30, 5), much]
+}
+
+const FULL: Limits = Limits { places: 0, ..ROOMY };
+
+#[test]
+fn who_was_served_least_takes_the_newest_place_of_who_was_served_most() {
+    let plan = plan(&full(), &[waiting(20)], FULL);
+    assert_eq!(plan.preempt, [2]);
+    assert_eq!(plan.shares, [share(0, 1), share(1, 1)]);
+    assert_eq!(plan.admit, [share(0, 20)]);
+}
+
+#[test]
+fn one_place_changes_hands_in_a_step() {
+    let plan = plan(&full(), &[waiting(20), waiting(30)], FULL);
+    assert_eq!((plan.preempt, plan.admit), (vec![2], vec![share(0, 20)]));
+}
+
+#[test]
+fn no_place_is_taken_from_who_had_no_more_or_runs_no_more() {
+    let none = |one: Candidate| {
+        let plan = plan(&full(), &[one], FULL);
+        (plan.preempt, plan.admit) == (vec![], vec![])
+    };
+    let asks = |served: u64, running: usize| Candidate {
+        served: Service::new(served),
+        running,
+        ..waiting(20)
+    };
+    assert!(!none(asks(8, 0)));
+    assert!(none(asks(9, 0)), "it was served as much");
+    assert!(none(asks(0, 1)), "then it would run more");
+}
+
+#[test]
+fn what_has_its_room_set_aside_keeps_its_place() {
+    let mut running = full();
+    running[2].reserved = Some(Tokens::new(40));
+    assert_eq!(plan(&running, &[waiting(20)], FULL).preempt, [0]);
+    running[0].reserved = Some(Tokens::new(40));
+    assert_eq!(plan(&running, &[waiting(20)], FULL).preempt, []);
+}
+
+#[test]
+fn who_gave_up_a_place_waits_for_one_and_lets_others_by() {
+    let gave = Candidate {
+        seated: true,
+        served: Service::new(9),
+        running: 2,
+        ..waiting(31)
+    };
+    let plan = |places: usize| {
+        let limits = Limits { places, ..ROOMY };
+        plan(&full(), &[gave, waiting(20)], limits)
+    };
+    let busy = plan(0);
+    assert_eq!((busy.admit, busy.delayed), (vec![share(1, 20)], 1));
+    let free = plan(1);
+    assert_eq!(
+        (free.preempt, free.admit),
+        (vec![2], vec![share(0, 31), share(1, 20)])
+    );
 }

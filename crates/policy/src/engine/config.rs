@@ -8,6 +8,9 @@ use crate::units::{KvBlocks, Tokens};
 pub struct Config {
     /// Sequences that may run at once.
     pub sequences: u32,
+    /// Sequences that may wait with what was sampled of them, since they gave their place to a
+    /// tenant that was served less.
+    pub guests: u32,
     /// Blocks in the pool.
     pub blocks: u32,
     /// Tokens that one step may compute.
@@ -66,9 +69,20 @@ impl Config {
             .min(KvBlocks::new(u64::from(self.blocks)).slots())
     }
 
-    /// Sequence ids that a backend must have: those that run and those that keep prefixes.
+    /// Guests for an engine that runs so many sequences: those of some tenants that come at once,
+    /// and few enough that ids and rows of results for them cost next to nothing.
+    pub const fn guests_of(sequences: u32) -> u32 {
+        sequences.div_ceil(4)
+    }
+
+    /// Sequence ids of requests: of those that run, and of those that gave up their place.
+    pub fn seats(&self) -> u32 {
+        self.sequences.saturating_add(self.guests)
+    }
+
+    /// Sequence ids that a backend must have: those of requests and those that keep prefixes.
     pub fn sequence_ids(&self) -> u32 {
-        self.sequences.saturating_add(self.cache.prefixes)
+        self.seats().saturating_add(self.cache.prefixes)
     }
 
     pub(super) fn check(&self) -> Result<(), ConfigError> {

@@ -142,7 +142,8 @@ pub struct Gauges {
     pub running: usize,
     /// Requests that wait for a sequence id or blocks, preempted ones included.
     pub waiting: usize,
-    /// Those of them that nothing keeps but the pace at which prompts are computed.
+    /// Those of them that nothing keeps but the pace at which prompts are computed, or a place that
+    /// they gave up.
     pub delayed: usize,
     /// Sequence ids held.
     pub sequences: usize,

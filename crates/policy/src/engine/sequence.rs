@@ -108,7 +108,7 @@ impl Sequence {
         &self,
         config: &Config,
         pool: &BlockPool,
-        (served, others): (Service, bool),
+        ((served, running), others): ((Service, usize), bool),
     ) -> View {
         View {
             known: self.known(),
@@ -117,6 +117,7 @@ impl Sequence {
             sole: self.table.sole(pool),
             reserved: self.reserved(config),
             served,
+            running,
             paced: self.haste.is_paced(others),
         }
     }

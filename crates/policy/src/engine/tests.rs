@@ -15,6 +15,7 @@ mod sharing;
 
 const CONFIG: Config = Config {
     sequences: 4,
+    guests: 0,
     blocks: 64,
     step_tokens: Tokens::new(32),
     chunk: Tokens::new(32),
@@ -93,6 +94,64 @@ fn prompts_of_a_tenant_go_at_once_while_it_is_alone_and_after_those_of_others() 
         step.contains(&(2, 16)),
         "the others go on, a block at a time: {step:?}"
     );
+}
+
+#[test]
+fn a_newcomer_finds_a_place_beside_a_tenant_that_has_them_all_and_who_gave_it_goes_on() {
+    let mut engine = engine(Config {
+        guests: 2,
+        ..CONFIG
+    });
+    let begin = |engine: &mut Engine, id: u64, tenant, output| {
+        start_with(engine, id, tenant, tokens(id, 4), output);
+    };
+    (0..6).for_each(|id| begin(&mut engine, id, 0, 20));
+    let ids = |step: &Step| {
+        step.work
+            .iter()
+            .map(|work| work.id.get())
+            .collect::<Vec<_>>()
+    };
+    for _ in 0..3 {
+        assert_eq!(ids(&stepped(&mut engine)), [0, 1, 2, 3]);
+    }
+    begin(&mut engine, 7, 1, 3);
+    let step = stepped(&mut engine);
+    assert_eq!(
+        (ids(&step), trims(&step)),
+        (vec![0, 1, 2, 7], 1),
+        "in the very next step"
+    );
+    let gauges = engine.gauges();
+    assert_eq!(
+        (gauges.running, gauges.waiting, gauges.sequences),
+        (4, 3, 5)
+    );
+    begin(&mut engine, 8, 1, 3);
+    assert_eq!(ids(&stepped(&mut engine)), [0, 1, 7, 8]);
+    begin(&mut engine, 9, 1, 3);
+    assert_eq!(
+        ids(&stepped(&mut engine)),
+        [0, 1, 7, 8],
+        "they have as many places now"
+    );
+    assert_eq!(
+        ids(&stepped(&mut engine)),
+        [0, 1, 8, 2],
+        "and 2 and 3 go before 4 and 5"
+    );
+    let samples = |step: &Step| step.work.iter().filter(|work| work.samples).count();
+    let mut made = 3 * 4 + 4 * 4;
+    while let Some(step) = engine.plan() {
+        made += samples(&step);
+        answer(&mut engine, &step, |_| false);
+    }
+    assert_eq!(made, 6 * 20 + 3 * 3, "each token was made once");
+    let outputs = effects(&mut engine).into_iter().map(|effect| match effect {
+        EngineEffect::Ended { usage, .. } => usage.output.get(),
+        EngineEffect::Refused { .. } => 0,
+    });
+    assert_eq!(outputs.sum::<u64>(), 6 * 20 + 3 * 3);
 }
 
 /// Answers a step; texts end of which `ends` says so.
@@ -405,31 +464,34 @@ fn configs() -> impl Strategy<Value = Config> {
     let knobs = prop_oneof![
         4 => Just(Scheduler::Continuous), 1 => Just(Scheduler::Fifo), 1 => Just(Scheduler::Static)
     ];
-    let knobs = (knobs, any::<[bool; 2]>(), 0_u32..6, 1_u64..20);
+    let knobs = (knobs, any::<[bool; 2]>(), 0_u32..6, 1_u64..20, 0_u32..4);
     (1_u32..6, 2_u32..24, 8_u64..64, 1_u64..64, knobs).prop_map(
-        |(sequences, blocks, step_tokens, chunk, (scheduler, knobs, prefixes, quota))| Config {
-            sequences,
-            blocks,
-            step_tokens: Tokens::new(step_tokens),
-            chunk: Tokens::new(chunk),
-            paced: true,
-            order: if knobs[0] {
-                Order::DecodeFirst
-            } else {
-                Order::PrefillFirst
-            },
-            scheduler,
-            reservation: if knobs[1] {
-                Reservation::Paged
-            } else {
-                Reservation::Contiguous
-            },
-            context: Tokens::new(200),
-            waiting_max: 8,
-            cache: CacheConfig {
-                prefixes,
-                tenant_blocks: KvBlocks::new(quota),
-            },
+        |(sequences, blocks, step_tokens, chunk, (scheduler, knobs, prefixes, quota, guests))| {
+            Config {
+                sequences,
+                guests,
+                blocks,
+                step_tokens: Tokens::new(step_tokens),
+                chunk: Tokens::new(chunk),
+                paced: true,
+                order: if knobs[0] {
+                    Order::DecodeFirst
+                } else {
+                    Order::PrefillFirst
+                },
+                scheduler,
+                reservation: if knobs[1] {
+                    Reservation::Paged
+                } else {
+                    Reservation::Contiguous
+                },
+                context: Tokens::new(200),
+                waiting_max: 8,
+                cache: CacheConfig {
+                    prefixes,
+                    tenant_blocks: KvBlocks::new(quota),
+                },
+            }
         },
     )
 }
@@ -452,8 +514,9 @@ fn checked_plan(engine: &mut Engine, config: Config) -> Option<Step> {
     assert_eq!(seqs.len(), work.len(), "no sequence twice in a step");
     assert!(
         work.iter()
-            .all(|work| work.count > Tokens::ZERO && work.seq.get() < config.sequences)
+            .all(|work| work.count > Tokens::ZERO && work.seq.get() < config.seats())
     );
+    assert!(work.len() <= usize::try_from(config.sequences).unwrap());
     step
 }
 

@@ -27,6 +27,7 @@ impl Engine {
     }
 
     fn candidate(&self, index: usize, sequence: &Sequence, others: bool) -> Candidate {
+        let (served, running) = self.standing(sequence.tenant);
         let blank = Candidate {
             known: sequence.known(),
             matched: Tokens::ZERO,
@@ -37,6 +38,8 @@ impl Engine {
             passed: sequence.passed,
             hold: Hold::No,
             paced: sequence.haste.is_paced(others),
+            served,
+            running,
         };
         if let Some(elder) = self.prefilled_elder(sequence) {
             let matched = self.running[elder].prompt - Tokens::new(1);

@@ -150,6 +150,7 @@ impl Gateway {
             prompt: waiting.prompt,
             may_use_kept,
             beside_others: holding.running < share && share < slots,
+            others_have_more: pool.queue.others_have_more(waiting.tenant, slots),
             floor: waiting.floor,
             tenant_kv: holding.kv,
         };

@@ -18,6 +18,7 @@ fn ask(class: Class, kv: u64) -> Ask {
         prompt: Tokens::new(100),
         may_use_kept: false,
         beside_others: false,
+        others_have_more: false,
         floor: 0,
         tenant_kv: KvBlocks::ZERO,
     }
@@ -189,6 +190,50 @@ fn the_last_sequences_are_kept_for_tenants_below_their_share() {
         ..ask(Class::Standard, 1)
     };
     assert_eq!(window.room_for(&below, None), Ok(()));
+}
+
+#[test]
+fn beyond_what_it_can_run_a_replica_takes_guests_of_tenants_below_their_share_alone() {
+    let guests = Bounds {
+        guests: 2,
+        headroom: Knob::Fixed(0),
+        ..Bounds::default()
+    };
+    let mut full = window(guests, 4, 1_000);
+    (0..4).for_each(|_| hold(&mut full, Class::Standard, 1));
+    let flood = ask(Class::Standard, 1);
+    let newcomer = Ask {
+        may_use_kept: true,
+        beside_others: true,
+        others_have_more: true,
+        ..flood
+    };
+    let kept = Err(Blocked::Headroom);
+    assert_eq!(
+        (full.room_for(&flood, None), full.room_for(&newcomer, None)),
+        (kept, Ok(()))
+    );
+    let alone = Ask {
+        others_have_more: false,
+        ..newcomer
+    };
+    assert_eq!(
+        full.room_for(&alone, None),
+        kept,
+        "nobody would give it a place"
+    );
+    (0..2).for_each(|_| hold(&mut full, Class::Standard, 1));
+    assert_eq!(full.room_for(&newcomer, None), Err(Blocked::Sequences));
+    let mut narrow = window(
+        Bounds {
+            concurrency: Knob::Fixed(NonZeroU32::MIN),
+            ..guests
+        },
+        4,
+        1_000,
+    );
+    hold(&mut narrow, Class::Standard, 1);
+    assert_eq!(narrow.room_for(&newcomer, None), Err(Blocked::Sequences));
 }
 
 #[test]

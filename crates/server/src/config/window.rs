@@ -36,6 +36,7 @@ fn bounds(section: &Cursor<'_>) -> Option<Bounds> {
             },
             paced: false,
             reach: 0,
+            guests: 0,
             thresholds: Thresholds::default(),
         };
         check(bounds, fields);

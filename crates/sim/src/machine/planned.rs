@@ -275,6 +275,7 @@ mod tests {
         PlannedConfig {
             engine: engine::Config {
                 sequences: 4,
+                guests: 0,
                 blocks: 64,
                 step_tokens: Tokens::new(256),
                 chunk: Tokens::new(128),

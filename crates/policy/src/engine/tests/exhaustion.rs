@@ -23,6 +23,7 @@ fn next(state: &mut u64, bound: u64) -> u64 {
 fn ten_minutes_of_exhaustion_leak_nothing_and_starve_nobody() {
     let config = Config {
         sequences: 64,
+        guests: 8,
         // An eighth of what they would take.
         blocks: 64,
         step_tokens: Tokens::new(256),

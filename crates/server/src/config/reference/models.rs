@@ -39,7 +39,9 @@ pub(super) const MODELS: &[Key] = &[
         "models[].kv_tokens",
         "tokens, 16..=1000000000",
         Means("the engine's choice"),
-        "Room for the tokens of all running requests; a multiple of 16, at least `context`.",
+        "Room for the tokens of all running requests; a multiple of 16, at least `context`. With \
+         room for `max_sequences` times `context`, an engine that computes here on a CPU has a KV \
+         for each, and many streams are faster.",
     ),
     key(
         "models[].max_sequences",
@@ -312,7 +314,8 @@ pub(super) const MODELS: &[Key] = &[
         "models[].window.headroom",
         "auto or number, 0..=256",
         Is("auto"),
-        "The last of them, kept for tenants that have less than their share running; by itself 3% \
+        "The last of them, kept for tenants that have less than their share running (an engine \
+         that computes here also gives those places of others); by itself 3% \
          of them, and for a while more, up to 12%, where such a tenant had to wait; of 4 to 15 none \
          before that, and then one for as long as such tenants come.",
     ),

@@ -49,6 +49,7 @@ impl Front {
             prompt: Tokens::new(16),
             may_use_kept: true,
             beside_others: false,
+            others_have_more: false,
             floor: 0,
             tenant_kv: KvBlocks::ZERO,
         };
