@@ -6,7 +6,7 @@
 Through sockets: `tollgate bench engine`, in front of it `tollgate serve`, and `tollgate bench run`
 as the clients. With a model it is the engine in the server's process, and what its steps cost is
 fitted first, by `tollgate bench calibrate`. In the simulator: the same engine, policy and arrivals on a virtual clock. Both
-sides are counted here, from rows and log, in the same way. It needs nothing but Python.
+sides are counted here, from rows and log, in the same way; prompts are as long in the simulator as the endpoint counted. It needs nothing but Python.
 """
 
 import argparse
@@ -30,30 +30,40 @@ TTFT_S = 2.0
 SIZES = {False: (16, 128, 64, 0.1), True: (8, 32, 24, 0.3)}
 LOADS = [0.5, 0.9, 1.5, 3.0]
 
-EMULATED = {"step": STEP_MS / 1e3, "per_sequence": PER_SEQUENCE_US / 1e6, "prefill_per_second": PREFILL}
+EMULATED = {"step": f"{STEP_MS}ms", "per_sequence": f"{PER_SEQUENCE_US}us", "prefill_per_second": str(PREFILL)}
 
 
 def capacity(cost, given):
     """Requests a second of an engine that is never without work: all slots in each step, and the
     prompts of those that are exchanged."""
-    step = cost["step"] + given.slots * cost["per_sequence"]
     output = given.median * math.exp(SIGMA**2 / 2)
-    return 1 / (output * step / given.slots + given.prompt / cost["prefill_per_second"])
+    if "steps" in cost:
+        # What is in use is of answers in the middle, of which the long ones are met more often.
+        kept = given.slots * (given.prompt + output * math.exp(SIGMA**2) / 2)
+        full = dict(re.findall(r"(\d+): (\w+)", cost["steps"]))[str(given.slots)]
+        step = seconds(full) + given.slots * kept / float(cost.get("attention_per_second", "inf"))
+    else:
+        step = seconds(cost["step"]) + given.slots * seconds(cost["per_sequence"])
+    prompt = seconds(cost.get("prompt_step", "0s")) + given.prompt / float(cost["prefill_per_second"])
+    return 1 / (output * step / given.slots + prompt)
+
+
+def seconds(text):
+    """Of a time as scenarios have it."""
+    number, unit = re.fullmatch(r"(\d+)(us|ms|s)", text).groups()
+    return int(number) * {"us": 1e-6, "ms": 1e-3, "s": 1.0}[unit]
 
 
 def fleet(cost, given):
     kind = "embedded, chunk: 512, kv_tokens: 16384" if given.model else "emulated"
-    return (
-        f"fleet: [{{ engine: {kind}, slots: {given.slots}, step: {cost['step'] * 1e6:.0f}us, "
-        f"per_sequence: {cost['per_sequence'] * 1e6:.0f}us, "
-        f"prefill_per_second: {cost['prefill_per_second']:.0f} }}]\n"
-    )
+    says = ", ".join(f"{key}: {value}" for key, value in cost.items())
+    return f"fleet: [{{ engine: {kind}, slots: {given.slots}, {says} }}]\n"
 
 
-def tenants(given, rate):
+def tenants(given, rate, prompt):
     return (
         f"tenants:\n  - name: a\n    arrivals: {{ poisson: {{ rate: {rate:.4f} }} }}\n"
-        f"    prompt: {{ constant: {given.prompt} }}\n    output: {{ lognormal: {{ median: {given.median}, "
+        f"    prompt: {{ constant: {prompt} }}\n    output: {{ lognormal: {{ median: {given.median}, "
         f"sigma: {SIGMA}, min: 4, max: 400 }} }}\n"
     )
 
@@ -85,7 +95,7 @@ def simulated(given, cost, rate, seed, folder):
         file.write(
             f"title: beside sockets\nduration: {given.duration}s\ndrain: 120s\n"
             f"model: {{ context: 4096, queue: 1000, max_wait: 2s{slo(given, ', slo: ')} }}\n"
-            f"{fleet(cost, given)}{tenants(given, rate)}    says: truth\ncompare: [tollgate]\n"
+            f"{fleet(cost, given)}{tenants(given, rate, given.counted)}    says: truth\ncompare: [tollgate]\n"
         )
     command = [given.tollgate, "sim", scenario, "--seed", str(seed), "--log", log]
     subprocess.run(command, stdout=subprocess.DEVNULL)
@@ -152,19 +162,19 @@ def calibrated(given):
     if not given.model:
         return EMULATED
     with tempfile.TemporaryDirectory() as folder, Servers(given, folder) as servers:
-        fit = ["bench", "calibrate", "--url", servers.url, "--model", "m", "--prompts", "16,32,48,64"]
-        fit += ["--sequences", "1,2,4,8", "--output", "16", "--each", "5s"]
+        fit = ["bench", "calibrate", "--url", servers.url, "--model", "m", "--engine", "embedded"]
+        fit += ["--prompts", "16,32,64", "--sequences", "1,2,3,4,5,6,7,8", "--output", "24", "--each", "8s"]
         told = subprocess.run([given.tollgate, *fit], capture_output=True, text=True)
     if told.returncode:
         raise SystemExit(told.stderr)
-    units = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "": 1.0}
-    found = re.findall(r"(step|per_sequence|prefill_per_second): ([0-9.]+)([a-z]*)", told.stdout)
-    return {name: float(value) * units[unit] for name, value, unit in found}
+    print("\n".join(line for line in told.stdout.splitlines() if line.startswith("#")), flush=True)
+    keys = "steps|attention_per_second|prompt_step|prefill_per_second"
+    return dict(re.findall(rf"^ +({keys}): (.*)$", told.stdout, re.MULTILINE))
 
 
 def through_sockets(given, _cost, rate, seed, folder):
     with open(f"{folder}/workload.yaml", "w") as file:
-        file.write(tenants(given, rate))
+        file.write(tenants(given, rate, given.prompt))
     rows = f"{folder}/rows.csv"
     with Servers(given, folder) as servers:
         run = ["bench", "run", "--url", servers.url, "--model", "m", "--seed", str(seed)]
@@ -176,15 +186,18 @@ def through_sockets(given, _cost, rate, seed, folder):
             raise SystemExit(told.stderr)
     second = lambda text: int(text) / 1e6 if text else None
     with open(rows) as file:
-        return [
-            (
-                second(row["intended_us"]),
-                second(row["first_token_us"]),
-                second(row["last_token_us"]) if row["ending"] == "completed" else None,
-                int(row["output_tokens"] or 0),
-            )
-            for row in csv.DictReader(file)
-        ]
+        all_rows = list(csv.DictReader(file))
+    counts = [int(row["prompt_tokens"]) for row in all_rows if row["prompt_tokens"]]
+    given.counted = round(statistics.mean(counts)) if counts else given.prompt
+    return [
+        (
+            second(row["intended_us"]),
+            second(row["first_token_us"]),
+            second(row["last_token_us"]) if row["ending"] == "completed" else None,
+            int(row["output_tokens"] or 0),
+        )
+        for row in all_rows
+    ]
 
 
 def ready(port):

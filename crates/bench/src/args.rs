@@ -19,7 +19,7 @@ use tollgate_sim::trace::{TraceError, UnknownTrace};
 use crate::engine::ScriptError;
 use crate::yaml::YamlError;
 
-pub use calibrate::CalibrateArgs;
+pub use calibrate::{CalibrateArgs, EngineArg};
 pub use engine::EngineArgs;
 pub use flood::{FloodArgs, NamedEndpoint};
 pub use gate::GateArgs;

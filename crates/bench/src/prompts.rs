@@ -81,12 +81,13 @@ const PREFIXES: u64 = 0x7072_6566_6978_6573;
 pub(crate) fn filler(seed: u64, number: u64, bytes: usize) -> String {
     let mut state = mixed(seed ^ mixed(number));
     let mut text = String::with_capacity(bytes + 16);
-    // The low bits first: the shortest texts differ too.
+    // The low bits first: the shortest texts differ too. Letters by themselves, of which each is a
+    // token: what a word of them comes to would differ from text to text by several.
     for digit in 0..8 {
         let letter = b'a' + u8::try_from((state >> (digit * 4)) & 15).unwrap_or(0);
         text.push(char::from(letter));
+        text.push(' ');
     }
-    text.push(' ');
     while text.len() < bytes {
         state = mixed(state);
         let index = usize::try_from(state & 15).unwrap_or(0);
@@ -146,7 +147,7 @@ mod tests {
     fn texts_repeat_for_the_same_seed_and_differ_from_the_first_word_on_otherwise() {
         let texts: Vec<String> = (0..100).map(|number| filler(1, number, 300)).collect();
         assert_eq!(texts[7], filler(1, 7, 300));
-        let mut beginnings: Vec<&str> = texts.iter().map(|text| &text[..8]).collect();
+        let mut beginnings: Vec<&str> = texts.iter().map(|text| &text[..16]).collect();
         beginnings.sort_unstable();
         beginnings.dedup();
         assert_eq!(beginnings.len(), 100);

@@ -5,6 +5,7 @@
 //! when, is the policy's to say.
 
 mod published;
+mod steps;
 mod watchdog;
 
 use std::num::{NonZeroU32, NonZeroU64};
@@ -265,6 +266,7 @@ impl Blueprint {
             seed,
             published: self.published.clone(),
         };
+        let backend = steps::told(backend, id, desk.clock());
         let watch = Watch {
             desk: Arc::downgrade(desk),
             id,

@@ -25,7 +25,7 @@ use crate::client::{Broken, Manners, Obedience, Retries};
 use crate::emulated::{self, Cost, PrefixCache};
 use crate::fault::{Fault, FaultKind};
 use crate::lengths::Lengths;
-use crate::machine::{ImitatedConfig, MachineConfig, PlannedConfig, Sharing};
+use crate::machine::{ImitatedConfig, MachineConfig, PlannedConfig, Sharing, StepCost};
 use crate::setup::{Caller, Checks, Others, ReplicaSetup, Says, Setup};
 use crate::workload::{Session, SharedPrefix, TenantLoad, Workload, WorkloadError};
 
@@ -203,7 +203,7 @@ impl Draw {
                         tenant_blocks: KvBlocks::new(64),
                     },
                 },
-                cost,
+                cost: StepCost::Together(cost),
                 sharing: Sharing::Tenant,
             })
         };

@@ -4,6 +4,7 @@
 //! It never decides who is served; whatever waits inside it waits by the engine's own rules. What
 //! goes wrong with it (a crash, a slow spell, a cut line) is done to it from outside.
 
+mod cost;
 mod imitated;
 mod planned;
 
@@ -17,6 +18,7 @@ use tollgate_policy::window::Capacity;
 
 use crate::workload::Prefix;
 
+pub use self::cost::{ApartCost, Curve, CurveError, Shape, StepCost};
 pub use self::imitated::{Imitated, ImitatedConfig};
 pub use self::planned::{Planned, PlannedConfig};
 

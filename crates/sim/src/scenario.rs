@@ -3,6 +3,7 @@
 //! A file names a fleet, tenants and their clients, faults, and measures with a bound; or a profile
 //! of worlds drawn at random. A mistake is told with its path, line and column. Nothing runs here.
 
+mod cost;
 mod form;
 mod measure;
 mod read;
@@ -29,10 +30,10 @@ pub use self::measure::{Measure, Verdict, What};
 pub use self::read::Mistake;
 use crate::chaos::{self, Profile};
 use crate::client::{Broken, Manners, Obedience, Retries};
-use crate::emulated::{self, Cost, PrefixCache};
+use crate::emulated::{self, PrefixCache};
 use crate::fault::{Fault, FaultKind};
 use crate::known;
-use crate::machine::{ImitatedConfig, MachineConfig, PlannedConfig, Sharing};
+use crate::machine::{ImitatedConfig, MachineConfig, PlannedConfig, Sharing, StepCost};
 use crate::setup::{Caller, Checks, Longer, Others, ReplicaSetup, Says, Setup, Texts};
 use crate::trace::{Trace, TraceName};
 use crate::workload::{TenantLoad, Workload, WorkloadError};
@@ -281,6 +282,7 @@ fn untold(mut setup: Setup) -> Setup {
 }
 
 fn fits(replica: &ReplicaForm, model: &ModelForm) -> Result<(), String> {
+    cost::check(replica)?;
     match machine(replica, model) {
         MachineConfig::Emulated(config) => config.engine.check().map_err(|error| error.to_string()),
         MachineConfig::Planned(config) => engine::Engine::new(config.engine)
@@ -504,17 +506,12 @@ fn replica_setup(form: &ReplicaForm, model: &ModelForm) -> ReplicaSetup {
 
 fn machine(form: &ReplicaForm, model: &ModelForm) -> MachineConfig {
     let context = model.context;
-    let cost = Cost {
-        step: form.step.0,
-        per_sequence: form.per_sequence.0,
-        prefill_tokens_per_second: form.prefill_per_second,
-    };
     let (slots, chunk) = (form.slots, Tokens::new(form.chunk));
     match form.engine {
         EngineForm::Emulated => MachineConfig::Emulated(ImitatedConfig {
             engine: emulated::Config {
                 slots,
-                cost,
+                cost: cost::together(form),
                 chunk,
                 kv: Tokens::new(form.kv_tokens),
                 context: Tokens::new(context),
@@ -547,7 +544,8 @@ fn machine(form: &ReplicaForm, model: &ModelForm) -> MachineConfig {
                     false => CacheConfig::OFF,
                 },
             },
-            cost,
+            // Checked when the file was read.
+            cost: cost::of_steps(form).unwrap_or(StepCost::Together(cost::together(form))),
             sharing: Sharing::Tenant,
         }),
     }

@@ -1,15 +1,18 @@
 //! The command line of a calibration.
 
-use clap::Args;
+use clap::{Args, ValueEnum};
 use tollgate_policy::units::Micros;
 
 use super::load::{TokenizerArg, identity_of_others};
 use super::{ArgsError, tenant};
-use crate::calibrate::Plan;
+use crate::calibrate::{Plan, Simulated};
 use crate::spec::{Endpoint, Tokenizer};
 
+/// One more each time: on a CPU what one more costs differs from one to the next.
+const SEQUENCES: [u32; 8] = [1, 2, 3, 4, 5, 6, 7, 8];
+
 /// Prompts that no chunk cuts.
-const PROMPTS: [u64; 4] = [64, 256, 512, 1_024];
+const PROMPTS: [u64; 4] = [32, 64, 128, 256];
 
 /// Arguments of a calibration.
 #[derive(Args, Clone, Debug)]
@@ -21,17 +24,23 @@ pub struct CalibrateArgs {
     /// The model to ask for.
     #[arg(long, value_name = "NAME")]
     pub model: String,
-    /// Sequences at once, of which each gives one point of the line of steps.
-    #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16])]
-    pub sequences: Vec<usize>,
-    /// Prompt lengths, of which each gives one point of the line of prefill; short of a chunk.
+    /// Which engine of `tollgate sim` is to cost as much.
+    #[arg(long, value_name = "ENGINE", default_value = "emulated")]
+    pub engine: EngineArg,
+    /// Sequences at once, a run each: two different numbers at least, the last what the engine
+    /// serves at once. Of `--engine embedded` each is a point, and it is straight in between.
+    #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_values_t = SEQUENCES,
+          value_parser = clap::value_parser!(u32).range(1..=4096))]
+    pub sequences: Vec<u32>,
+    /// Prompt lengths, each as often as any other: two at least, short of a chunk, and with the
+    /// lengths that the simulation is to have.
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_values_t = PROMPTS)]
     pub prompts: Vec<u64>,
-    /// Output tokens of each request while steps are timed.
-    #[arg(long, value_name = "TOKENS", default_value_t = 64)]
+    /// Output tokens of a request in the middle; they are from half to one and a half of it.
+    #[arg(long, value_name = "TOKENS", default_value_t = 32)]
     pub output: u64,
-    /// Time for each point.
-    #[arg(long, value_name = "TIME", default_value = "4s", value_parser = tenant::span)]
+    /// Time for each run; its first fifth is left out.
+    #[arg(long, value_name = "TIME", default_value = "8s", value_parser = tenant::span)]
     pub each: Micros,
     /// How a number of tokens becomes a text: `bytes` or `learn`.
     #[arg(long, value_name = "HOW", default_value = "learn")]
@@ -39,19 +48,30 @@ pub struct CalibrateArgs {
     /// The environment variable that holds the key, as *=VARIABLE.
     #[arg(long, value_name = "*=VARIABLE")]
     pub key: Vec<String>,
-    /// Decides the texts.
+    /// Decides the texts and the lengths.
     #[arg(long, value_name = "N", default_value_t = 1)]
     pub seed: u64,
 }
 
+/// An engine of the simulator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum EngineArg {
+    /// One in another process: a step by itself, each sequence in it, and prompt tokens.
+    Emulated,
+    /// The one in the gateway's process, on a CPU: answers by how many they are and by the KV in
+    /// use, and prompts by themselves.
+    Embedded,
+}
+
 const EXAMPLES: &str = "\
 Examples:
-  tollgate bench calibrate --url http://127.0.0.1:8000/v1 --model smollm2 > cost.yaml
+  tollgate bench calibrate --url http://127.0.0.1:8000/v1 --model smollm2 --engine embedded > cost.yaml
   tollgate bench calibrate --url http://127.0.0.1:8000/v1 --model stub --tokenizer bytes
 
-The engine must have nothing else to do. Its cost is a line: a step by itself, each sequence in it, and
-each prompt token. What it prints is the `fleet` of a scenario of `tollgate sim`. Exits 2 where the points
-lie on no line.";
+The engine must have nothing else to do. What its steps took is read from when tokens came to the clients,
+and a cost is fitted to that, which is printed as the `fleet` of a scenario of `tollgate sim`. Before it,
+as comments, stands how far it is off for steps of each kind; `total` is what they took together of what
+the cost says. Exits 2 where no such cost explains half of the steps to within 15%.";
 
 impl CalibrateArgs {
     /// What to measure.
@@ -63,6 +83,10 @@ impl CalibrateArgs {
             endpoint: self.url.clone(),
             model: self.model.clone(),
             identity: identity_of_others(&self.key)?,
+            simulated: match self.engine {
+                EngineArg::Emulated => Simulated::Emulated,
+                EngineArg::Embedded => Simulated::Embedded,
+            },
             sequences: self.sequences.clone(),
             prompts: self.prompts.clone(),
             output: self.output,

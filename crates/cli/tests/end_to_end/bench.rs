@@ -254,11 +254,11 @@ fn a_calibration_finds_the_engine_that_it_asks() {
         "--sequences",
         "1,4",
         "--prompts",
-        "64,2000",
+        "64,1000",
         "--output",
         "8",
         "--each",
-        "2s",
+        "4s",
         "--tokenizer",
         "bytes",
     ];

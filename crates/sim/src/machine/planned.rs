@@ -14,9 +14,8 @@ use tollgate_policy::prefix::Token;
 use tollgate_policy::units::{KvBlocks, Micros, Time, Tokens};
 use tollgate_policy::usage::Usage;
 
-use super::{Job, Made, Prompt, Said, Sharing};
+use super::{Job, Made, Prompt, Said, Shape, Sharing, StepCost};
 use crate::chance::mix;
-use crate::emulated::Cost;
 
 /// What an embedded engine is made from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -24,7 +23,7 @@ pub struct PlannedConfig {
     /// The planner's bounds.
     pub engine: engine::Config,
     /// What its steps cost.
-    pub cost: Cost,
+    pub cost: StepCost,
     /// Who may find whose prefixes.
     pub sharing: Sharing,
 }
@@ -150,10 +149,7 @@ impl Planned {
                 Phase::Between(now)
             }
             Some(step) => {
-                let pieces = step.work.iter().map(|work| work.count);
-                let prefilled = pieces.filter(|count| *count > Tokens::new(1));
-                let prefilled = prefilled.fold(Tokens::ZERO, |sum, count| sum + count);
-                let cost = self.config.cost.of(step.work.len(), prefilled);
+                let cost = self.config.cost.of(Shape::of(&step.work));
                 Phase::Step(now + cost.max(Micros::new(1)), step)
             }
         };
@@ -269,6 +265,7 @@ mod tests {
     use tollgate_policy::units::Service;
 
     use super::*;
+    use crate::emulated::Cost;
     use crate::workload::Prefix;
 
     fn config(sharing: Sharing, prefixes: u32) -> PlannedConfig {
@@ -290,11 +287,11 @@ mod tests {
                     tenant_blocks: KvBlocks::new(64),
                 },
             },
-            cost: Cost {
+            cost: StepCost::Together(Cost {
                 step: Micros::from_millis(10),
                 per_sequence: Micros::new(100),
                 prefill_tokens_per_second: NonZeroU64::new(10_000).unwrap(),
-            },
+            }),
             sharing,
         }
     }

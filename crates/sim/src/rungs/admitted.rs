@@ -25,7 +25,7 @@ use super::{Answered, Machine, Rung, config};
 use crate::client::Manners;
 use crate::control::{Ear, Overheard};
 use crate::emulated;
-use crate::machine::{MachineConfig, PlannedConfig, Sharing};
+use crate::machine::{MachineConfig, PlannedConfig, Sharing, StepCost};
 use crate::setup::{Caller, Checks, ReplicaSetup, Says, Setup};
 use crate::workload::Workload;
 use crate::world;
@@ -85,7 +85,7 @@ fn setup(
             paced: true,
             ..config(Rung::ContinuousPrefix, machine, arrivals)
         },
-        cost,
+        cost: StepCost::Together(cost),
         sharing: Sharing::Tenant,
     };
     Setup {

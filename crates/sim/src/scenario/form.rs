@@ -1,5 +1,6 @@
 //! The form of a scenario file, key by key, with what holds where a key is left out.
 
+use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::str::FromStr;
 
@@ -263,9 +264,12 @@ pub(super) struct ReplicaForm {
     pub(super) count: usize,
     pub(super) engine: EngineForm,
     pub(super) slots: NonZeroU32,
-    pub(super) step: Span,
-    pub(super) per_sequence: Span,
+    pub(super) step: Option<Span>,
+    pub(super) per_sequence: Option<Span>,
+    pub(super) steps: Option<BTreeMap<NonZeroU32, Span>>,
+    pub(super) prompt_step: Option<Span>,
     pub(super) prefill_per_second: NonZeroU64,
+    pub(super) attention_per_second: Option<NonZeroU64>,
     pub(super) chunk: u64,
     pub(super) kv_tokens: u64,
     pub(super) cache: bool,
@@ -281,9 +285,12 @@ impl Default for ReplicaForm {
             count: 1,
             engine: EngineForm::Emulated,
             slots: NonZeroU32::MIN.saturating_add(63),
-            step: Span(Micros::from_millis(10)),
-            per_sequence: Span(Micros::new(150)),
+            step: None,
+            per_sequence: None,
+            steps: None,
+            prompt_step: None,
             prefill_per_second: NonZeroU64::MIN.saturating_add(11_999),
+            attention_per_second: None,
             chunk: 2_048,
             kv_tokens: 262_144,
             cache: false,

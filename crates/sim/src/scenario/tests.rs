@@ -72,3 +72,46 @@ fn a_trace_that_is_not_at_hand_has_a_stand_in() {
         assert!(setup.workload.arrivals().count() > 5);
     }
 }
+
+#[test]
+fn an_embedded_engine_may_cost_what_was_fitted_to_it() {
+    let fitted = "engine: embedded, slots: 4, steps: { 1: 7ms, 4: 20ms }, prompt_step: 2ms, \
+                  prefill_per_second: 250, attention_per_second: 1000000";
+    let text = SMALL.replace("- slots: 4", &format!("- {{ {fitted} }}"));
+    let scenario = Scenario::parse(&text).unwrap();
+    let setup = scenario.setup(1, Contender::Tollgate, None).unwrap();
+    let MachineConfig::Planned(machine) = &setup.fleet[0].machine else {
+        panic!("{setup:?}");
+    };
+    let StepCost::Apart(cost) = machine.cost else {
+        panic!("{machine:?}");
+    };
+    assert_eq!(cost.answers.at(4), Micros::from_millis(20));
+    assert_eq!(cost.prompt_step, Micros::from_millis(2));
+}
+
+#[test]
+fn a_cost_is_of_one_kind() {
+    let wrong =
+        |replica: &str| mistake(&SMALL.replace("- slots: 4", &format!("- {{ {replica} }}")));
+    for (replica, expected) in [
+        ("steps: { 1: 7ms }", "steps is of `engine: embedded` only"),
+        (
+            "engine: embedded, prompt_step: 1ms",
+            "is of a cost with `steps`",
+        ),
+        (
+            "engine: embedded, attention_per_second: 9",
+            "is of a cost with `steps`",
+        ),
+        (
+            "engine: embedded, step: 1ms, steps: { 1: 7ms }",
+            "use one of both",
+        ),
+        ("engine: embedded, steps: {}", "0 points; use 1 to 16"),
+    ] {
+        let told = wrong(replica);
+        assert!(told.starts_with("4:5: fleet[0]: "), "{told}");
+        assert!(told.contains(expected), "{told}");
+    }
+}
