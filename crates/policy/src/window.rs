@@ -323,15 +323,13 @@ impl Window {
     /// Those that wait inside it would be better off with us, where they can be passed by; so it is
     /// given that many less, and an eighth more each time that it was full and none waited. What it
     /// was sent since its last word may just not have begun: to take that for a queue would shrink
-    /// the window of an engine that is asked four times a second to next to nothing. Where its size
-    /// is looked for, what it was sent before that may have been under way for long, as many are
-    /// sent at once; so only as many count as waited when it last spoke, too.
+    /// the window of an engine that is asked four times a second to next to nothing. And what it was
+    /// sent before that may have been under way for long, as many are sent at once; so only as many
+    /// count as waited when it last spoke, too.
     pub fn report(&mut self, waiting: u32, kv: KvBlocks) {
-        let mut waiting = waiting.saturating_sub(std::mem::take(&mut self.sent));
+        let waiting = waiting.saturating_sub(std::mem::take(&mut self.sent));
         let before = std::mem::replace(&mut self.waited, waiting);
-        if self.is_looked_for() {
-            waiting = waiting.min(before);
-        }
+        let waiting = waiting.min(before);
         (self.reported, self.since) = (kv, KvBlocks::ZERO);
         self.beyond = kv - self.held.kv;
         if self.bounds.concurrency != Knob::Auto {
@@ -354,19 +352,10 @@ impl Window {
         self.pace = pace;
     }
 
-    /// Whether what the replica can hold was a guess.
-    const fn is_looked_for(&self) -> bool {
-        self.bounds.reach > 0
-    }
-
-    /// Whether it holds all that it may; where its size is looked for, but for what is kept for
-    /// tenants below their share, which those that ask for more may not be.
+    /// Whether it holds all that it may, but for what is kept for tenants below their share, which
+    /// those that ask for more may not be.
     fn is_used_up(&self) -> bool {
-        let kept = match self.is_looked_for() {
-            true => self.headroom(),
-            false => 0,
-        };
-        self.held.sequences.saturating_add(kept) >= self.limit
+        self.held.sequences.saturating_add(self.headroom()) >= self.limit
     }
 
     /// Sequences that it may come to hold.
