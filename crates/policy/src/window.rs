@@ -63,7 +63,8 @@ impl Bounds {
     pub const HEADROOM: u32 = 3;
 
     /// Windows smaller than this keep nothing back before somebody had to wait: one sequence is a
-    /// large part of them, and where answers are short it is not needed.
+    /// large part of them, and where answers are short it is not needed. Nor is it ever where
+    /// newcomers are guests.
     pub const HEADROOM_FROM: u32 = 16;
 
     /// Windows smaller than this never keep anything back by themselves.
@@ -108,6 +109,7 @@ impl Bounds {
         match self.headroom {
             Knob::Fixed(kept) => kept.min(limit.saturating_sub(1)),
             Knob::Auto if limit < Self::HEADROOM_LEAST => 0,
+            Knob::Auto if limit < Self::HEADROOM_FROM && self.guests > 0 => 0,
             Knob::Auto if limit < Self::HEADROOM_FROM => more.min(part(Self::HEADROOM_MAX)),
             Knob::Auto => (part(Self::HEADROOM) + more).min(part(Self::HEADROOM_MAX)),
         }

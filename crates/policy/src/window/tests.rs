@@ -224,6 +224,18 @@ fn beyond_what_it_can_run_a_replica_takes_guests_of_tenants_below_their_share_al
     );
     (0..2).for_each(|_| hold(&mut full, Class::Standard, 1));
     assert_eq!(full.room_for(&newcomer, None), Err(Blocked::Sequences));
+    assert_eq!(
+        window(
+            Bounds {
+                headroom: Knob::Auto,
+                ..guests
+            },
+            8,
+            1_000
+        )
+        .headroom(),
+        0
+    );
     let mut narrow = window(
         Bounds {
             concurrency: Knob::Fixed(NonZeroU32::MIN),
