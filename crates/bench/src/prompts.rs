@@ -80,6 +80,23 @@ const PREFIXES: u64 = 0x7072_6566_6978_6573;
 /// serves two of them.
 pub(crate) fn filler(seed: u64, number: u64, bytes: usize) -> String {
     let mut state = mixed(seed ^ mixed(number));
+    begun(state, bytes, || {
+        state = mixed(state);
+        usize::try_from(state & 15).unwrap_or(0)
+    })
+}
+
+/// A text that begins as differently, with each word as often as any other: what it costs is what
+/// texts cost on average, and not what one of them happens to.
+pub(crate) fn probe(seed: u64, number: u64, bytes: usize) -> String {
+    let mut turn = 0..;
+    begun(mixed(seed ^ mixed(number)), bytes, || {
+        turn.next().unwrap_or(0) % WORDS.len()
+    })
+}
+
+/// A beginning by the lowest bits of `state`, and words by their index.
+fn begun(state: u64, bytes: usize, mut next: impl FnMut() -> usize) -> String {
     let mut text = String::with_capacity(bytes + 16);
     // The low bits first: the shortest texts differ too. Letters by themselves, of which each is a
     // token: what a word of them comes to would differ from text to text by several.
@@ -89,9 +106,7 @@ pub(crate) fn filler(seed: u64, number: u64, bytes: usize) -> String {
         text.push(' ');
     }
     while text.len() < bytes {
-        state = mixed(state);
-        let index = usize::try_from(state & 15).unwrap_or(0);
-        text.push_str(WORDS.get(index).copied().unwrap_or("the "));
+        text.push_str(WORDS.get(next()).copied().unwrap_or("the "));
     }
     text.truncate(bytes);
     text
@@ -141,6 +156,21 @@ mod tests {
         assert_eq!((one.len(), &one[..60]), (110, &two[..60]));
         assert_ne!(&one[60..68], &two[60..68]);
         assert_ne!(&one[..60], &prompts.text(1, 128, prefix(8))[..60]);
+    }
+
+    #[test]
+    fn texts_to_learn_from_have_each_word_as_often() {
+        let text = probe(1, 7, 16 + 10 * 74);
+        let (begun, words) = text.split_at(16);
+        assert_eq!(begun, &filler(1, 7, 16));
+        let count = |word| {
+            words
+                .split_inclusive(' ')
+                .filter(|one| *one == word)
+                .count()
+        };
+        assert!(WORDS.iter().all(|word| count(*word) == 10), "{words}");
+        assert_ne!(text, probe(1, 8, 16 + 10 * 74));
     }
 
     #[test]

@@ -24,7 +24,7 @@ use crate::clock::{Clock, unix_secs};
 use crate::connections::Connections;
 use crate::exchange::{Asker, Session, client, headers, whole_session};
 use crate::pace::pace;
-use crate::prompts::{PROBE_BYTES, Prompts, filler};
+use crate::prompts::{PROBE_BYTES, Prompts, probe};
 use crate::reply::Window;
 use crate::report::Report;
 use crate::rows::{Ending, Row, RowFile};
@@ -463,7 +463,7 @@ async fn prepare(spec: &Spec, asker: &Asker) -> Result<Prompts, BenchError> {
     let mut counts = [0; 2];
     for (count, (number, bytes)) in counts.iter_mut().zip((0..).zip(PROBE_BYTES)) {
         // Numbers of the other end than the run's own: no text is asked for twice.
-        let text = filler(spec.seed, u64::MAX - number, bytes);
+        let text = probe(spec.seed, u64::MAX - number, bytes);
         let counted = tokio::time::timeout(PROBE_WAIT, asker.count_prompt(&text)).await;
         *count = counted
             .map_err(|_| failed("no answer".to_owned()))?

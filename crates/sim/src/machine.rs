@@ -104,7 +104,7 @@ pub enum Reach {
 }
 
 /// What a replica is made from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum MachineConfig {
     /// A batching model server, by its costs.
     Emulated(ImitatedConfig),
@@ -116,7 +116,7 @@ impl MachineConfig {
     /// A replica that has just been started, with nothing in it.
     pub fn start(&self) -> Machine {
         match self {
-            Self::Planned(config) => Machine::Planned(Box::new(Planned::new(*config))),
+            Self::Planned(config) => Machine::Planned(Box::new(Planned::new(config.clone()))),
             Self::Emulated(config) => Machine::Emulated(Box::new(Imitated::new(*config))),
         }
     }

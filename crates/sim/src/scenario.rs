@@ -545,7 +545,7 @@ fn machine(form: &ReplicaForm, model: &ModelForm) -> MachineConfig {
                 },
             },
             // Checked when the file was read.
-            cost: cost::of_steps(form).unwrap_or(StepCost::Together(cost::together(form))),
+            cost: cost::of_steps(form).unwrap_or_else(|_| StepCost::Together(cost::together(form))),
             sharing: Sharing::Tenant,
         }),
     }

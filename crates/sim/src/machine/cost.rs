@@ -7,6 +7,7 @@
 //! them.
 
 use std::num::{NonZeroU32, NonZeroU64};
+use std::sync::Arc;
 
 use tollgate_policy::engine::Work;
 use tollgate_policy::units::{Micros, Tokens};
@@ -14,7 +15,7 @@ use tollgate_policy::units::{Micros, Tokens};
 use crate::emulated::Cost;
 
 /// What the steps of an engine cost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub enum StepCost {
     /// All of a step at once.
     Together(Cost),
@@ -23,7 +24,7 @@ pub enum StepCost {
 }
 
 /// What steps cost that are made of two parts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ApartCost {
     /// The next tokens of so many answers.
     pub answers: Curve,
@@ -105,12 +106,10 @@ fn time_for(count: u64, per_second: NonZeroU64) -> Micros {
 
 /// A time that depends on a number of sequences: straight from each number it is known at to the
 /// next, level before the first, and on as it last rose after the last.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Curve {
-    /// In order; the rest repeats the last. invariant: the numbers of the first `known` rise.
-    points: [(u32, Micros); Self::POINTS_MAX],
-    /// How many count. invariant: 1 or more.
-    known: usize,
+    /// invariant: one at least, and numbers of sequences rise.
+    points: Arc<[(u32, Micros)]>,
 }
 
 /// Points that no curve goes through.
@@ -125,19 +124,17 @@ pub enum CurveError {
 }
 
 impl Curve {
-    /// Points at most: more than anybody measures, and few enough to hand around.
-    pub const POINTS_MAX: usize = 16;
+    /// Points at most: more than anybody measures, and few enough to go through at each step.
+    pub const POINTS_MAX: usize = 64;
 
     /// Through these points, by rising numbers of sequences.
     ///
     /// # Errors
     /// No points, too many, or not in order.
     pub fn through(points: &[(NonZeroU32, Micros)]) -> Result<Self, CurveError> {
-        let last = points.last().copied();
-        let last = last.filter(|_| points.len() <= Self::POINTS_MAX);
-        let Some((number, span)) = last else {
+        if points.is_empty() || points.len() > Self::POINTS_MAX {
             return Err(CurveError::Count(points.len()));
-        };
+        }
         for pair in points.windows(2) {
             if let [(before, _), (after, _)] = pair
                 && before >= after
@@ -145,26 +142,24 @@ impl Curve {
                 return Err(CurveError::Order(after.get()));
             }
         }
-        let mut all = [(number.get(), span); Self::POINTS_MAX];
-        for (place, (number, span)) in all.iter_mut().zip(points) {
-            *place = (number.get(), *span);
-        }
+        let points = points.iter().map(|(number, span)| (number.get(), *span));
         Ok(Self {
-            points: all,
-            known: points.len(),
+            points: points.collect(),
         })
     }
 
     /// The time of so many sequences.
     pub fn at(&self, sequences: u64) -> Micros {
-        let known = self.points.get(..self.known).unwrap_or(&self.points);
-        let [(first, level), ..] = self.points;
-        if sequences <= u64::from(first) || known.len() < 2 {
-            return level;
-        }
         let above = |(number, _): &(u32, Micros)| u64::from(*number) >= sequences;
-        let after = known.iter().position(above).unwrap_or(known.len() - 1);
-        let ((low, from), (high, to)) = (known[after - 1], known[after]);
+        let last = self.points.len().saturating_sub(1);
+        let high = self.points.iter().position(above).unwrap_or(last);
+        let (Some((high, to)), low) = (self.points.get(high), high.checked_sub(1)) else {
+            return Micros::ZERO;
+        };
+        let Some((low, from)) = low.and_then(|low| self.points.get(low)) else {
+            return *to;
+        };
+        let (low, from, high, to) = (*low, *from, *high, *to);
         let part = |span: Micros| {
             let passed = span.get().saturating_mul(sequences - u64::from(low));
             Micros::new(passed / u64::from(high - low))
@@ -209,8 +204,8 @@ mod tests {
     fn points_out_of_order_make_no_curve() {
         assert_eq!(curve(&[]), Err(CurveError::Count(0)));
         assert_eq!(curve(&[(2, 1), (2, 1)]), Err(CurveError::Order(2)));
-        let many: Vec<_> = (1..=17).map(|n| (n, 1)).collect();
-        assert_eq!(curve(&many), Err(CurveError::Count(17)));
+        let many: Vec<_> = (1..=65).map(|n| (n, 1)).collect();
+        assert_eq!(curve(&many), Err(CurveError::Count(65)));
     }
 
     #[test]

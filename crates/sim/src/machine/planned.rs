@@ -18,7 +18,7 @@ use super::{Job, Made, Prompt, Said, Shape, Sharing, StepCost};
 use crate::chance::mix;
 
 /// What an embedded engine is made from.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlannedConfig {
     /// The planner's bounds.
     pub engine: engine::Config,

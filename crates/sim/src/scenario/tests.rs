@@ -83,7 +83,7 @@ fn an_embedded_engine_may_cost_what_was_fitted_to_it() {
     let MachineConfig::Planned(machine) = &setup.fleet[0].machine else {
         panic!("{setup:?}");
     };
-    let StepCost::Apart(cost) = machine.cost else {
+    let StepCost::Apart(cost) = &machine.cost else {
         panic!("{machine:?}");
     };
     assert_eq!(cost.answers.at(4), Micros::from_millis(20));
@@ -108,7 +108,7 @@ fn a_cost_is_of_one_kind() {
             "engine: embedded, step: 1ms, steps: { 1: 7ms }",
             "use one of both",
         ),
-        ("engine: embedded, steps: {}", "0 points; use 1 to 16"),
+        ("engine: embedded, steps: {}", "0 points; use 1 to 64"),
     ] {
         let told = wrong(replica);
         assert!(told.starts_with("4:5: fleet[0]: "), "{told}");
