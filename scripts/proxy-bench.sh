@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# What a gateway costs, side by side on the same cores: an engine asked directly, through haproxy,
-# vllm-router, smg and Tollgate.
+# What a gateway costs, side by side on the same cores: an engine asked directly, through a relay that
+# looks at nothing, haproxy, Tollgate, vllm-router and smg.
 #
 #   scripts/proxy-bench.sh rates|first|paced TOLLGATE [VLLM_ROUTER [SMG]]
 #
 # rates: streams and whole answers a second of an engine that costs nothing, 32 connections, in ROUNDS
 #        rounds (3) of SPAN seconds (4) each, and what the gateway's processes took of a CPU for one.
-# first: the time to the first token at 200 requests a second, open loop, SPAN seconds (10) each.
+# first: the time to the first token at 200 requests a second, open loop, of the same engine, SPAN
+#        seconds (10) each.
 # paced: 512 streams of a token every 20 ms at once: the gaps between tokens, SPAN seconds (10) each.
 #
 # Prints a line of CSV for each measurement. Needs rustc, wrk, haproxy and curl. Everything listens on
-# 127.0.0.1, ports 18000 to 18007, and is ended when it is done.
+# 127.0.0.1, ports 18000 to 18008, and is ended when it is done.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 phase=$1 tollgate=$2 router=${3:-} smg=${4:-}
@@ -26,14 +27,11 @@ ready() {
 }
 
 case $phase in
-  rates)
+  rates | first)
     rustc -O --edition 2024 -o "$work/engine" scripts/instant-engine.rs
-    for port in 18000 18001; do start "$work/engine" "$port"; done ;;
-  first)
-    for port in 18000 18001; do
-      start "$tollgate" bench engine --listen "127.0.0.1:$port" --slots 512 --step 1ms \
-        --per-sequence 0us --prefill 100000000
-    done ;;
+    rustc -O --edition 2024 -o "$work/relay" scripts/bare-relay.rs
+    for port in 18000 18001; do start "$work/engine" "$port"; done
+    start "$work/relay" 18008 18000 18001; relay_pid=$last ;;
   paced)
     for port in 18000 18001; do
       # KV for all streams to their end: where it is short, those past it wait, as they should.
@@ -80,6 +78,7 @@ export TOLLGATE_LOG=error BENCH_KEY=sk-bench
 start "$tollgate" serve --config "$work/tollgate.yaml"; tollgate_pid=$last
 ready http://127.0.0.1:18002/ready
 names=(direct haproxy tollgate) ports=(18000 18003 18002) owners=(0 "$haproxy_pid" "$tollgate_pid")
+if [ -n "${relay_pid:-}" ]; then names+=(bare-relay) ports+=(18008) owners+=("$relay_pid"); fi
 
 if [ -n "$router" ]; then
   start "$router" --host 127.0.0.1 --port 18004 --prometheus-port 18005 --policy power_of_two \

@@ -71,7 +71,10 @@ class Process:
     def __init__(self, words, log, env=None):
         self.log = log
         self.out = open(log, "w", encoding="utf-8")
-        self.process = subprocess.Popen(words, stdout=self.out, stderr=self.out, env=env)
+        # A group of its own, for all that it starts: some of that outlives it when it is killed.
+        self.process = subprocess.Popen(
+            words, stdout=self.out, stderr=self.out, env=env, start_new_session=True
+        )
 
     def send(self, what):
         self.process.send_signal(what)
@@ -84,6 +87,10 @@ class Process:
             except subprocess.TimeoutExpired:
                 self.process.kill()
                 self.process.wait()
+        try:
+            os.killpg(self.process.pid, signal.SIGKILL)
+        except ProcessLookupError:
+            pass  # Nothing of it is left.
         self.out.close()
 
 
@@ -181,8 +188,3 @@ def gateway(engine, tmp_path):
     started = Gateway(engine, tmp_path)
     yield started
     started.end()
-
-
-@pytest.fixture
-def kill():
-    return signal.SIGKILL

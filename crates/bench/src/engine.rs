@@ -22,7 +22,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use tokio::net::TcpListener;
+use tokio::net::{TcpListener, TcpSocket};
 use tokio::runtime::{Builder, Handle, Runtime};
 use tokio::sync::Semaphore;
 use tollgate_policy::units::Tokens;
@@ -38,6 +38,10 @@ pub use self::script::{Requests, Rule, Script, ScriptError, Step, Wait};
 /// Connections at once: above what any gateway opens, below what a process may have by default
 /// where that was raised at all. One more waits.
 const CONNECTIONS_MAX: usize = 16_384;
+
+/// Connections that may wait to be accepted, unless the system allows fewer: a gateway that has been
+/// asked for much opens hundreds at once, and one that is dropped comes a second late.
+const WAITING_MAX: u32 = 4_096;
 
 /// What an emulated engine is told.
 #[derive(Clone, Debug)]
@@ -157,9 +161,7 @@ impl EngineServer {
             address: listen,
             error,
         };
-        let listener = runtime
-            .block_on(TcpListener::bind(listen))
-            .map_err(refused)?;
+        let listener = runtime.block_on(async { bind(listen) }).map_err(refused)?;
         let address = listener.local_addr().map_err(refused)?;
         let shared = Arc::new(Shared {
             seen: SeenLog::new(settings.seen),
@@ -199,6 +201,16 @@ impl Drop for EngineServer {
             runtime.shutdown_background();
         }
     }
+}
+
+fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(WAITING_MAX)
 }
 
 async fn accept(listener: TcpListener, shared: Arc<Shared>, handle: Handle) {

@@ -1,5 +1,6 @@
 //! Accepts connections, and runs each until it ends or the server does.
 
+use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,7 +13,7 @@ use hyper::body::Incoming;
 use hyper::server::conn::http1;
 use hyper::service::service_fn;
 use hyper_util::rt::TokioIo;
-use tokio::net::{TcpListener, TcpStream};
+use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::{Semaphore, watch};
 use tollgate_policy::ids::RequestId;
 use tollgate_wire::RelayKind;
@@ -26,6 +27,10 @@ use crate::values::Values;
 
 /// Bytes of one request's head.
 const HEAD_MAX: usize = 64 * 1024;
+
+/// Connections that may wait to be accepted, unless the system allows fewer. Of a burst past it the
+/// system drops some, whose clients try again a second later; the usual 128 is one burst of a fleet.
+const WAITING_MAX: u32 = 4_096;
 
 /// Pause after a failure to accept: most of them mean that the process is out of files, and pass as
 /// others close.
@@ -62,6 +67,21 @@ pub(crate) enum Closing {
     WhenIdle,
     /// They are cut: whoever does not read would hold them for as long as it likes.
     Now,
+}
+
+/// Listens on an address.
+///
+/// # Errors
+/// The system does not let it.
+pub(crate) fn bind(address: SocketAddr) -> io::Result<TcpListener> {
+    let socket = match address {
+        SocketAddr::V4(_) => TcpSocket::new_v4(),
+        SocketAddr::V6(_) => TcpSocket::new_v6(),
+    }?;
+    // A port whose last connections are not quite over is free all the same.
+    socket.set_reuseaddr(true)?;
+    socket.bind(address)?;
+    socket.listen(WAITING_MAX)
 }
 
 /// Accepts connections until it is dropped.

@@ -32,7 +32,7 @@ use crate::desk::{Desk, ReplicaTask};
 use crate::idempotent::Answers;
 use crate::identity::{Identity, KeyRing, Keys};
 use crate::journal::JournalError;
-use crate::listen::{Closing, Door, ForWhom, accept};
+use crate::listen::{Closing, Door, ForWhom, accept, bind};
 use crate::membership::Membership;
 use crate::metrics::Metrics;
 use crate::opened::{first_tariff, no_thread, open_journal, open_store};
@@ -183,10 +183,8 @@ impl Server {
         let maker = Maker::new(&config.data_dir);
         let plans = load(config.models.list(), &faults, salt_key, &maker)?;
         let address = config.listen;
-        let listener = TcpListener::bind(address)
-            .await
-            .map_err(|source| StartError::Listen { address, source })?;
-        let admin = bind_admin(config.admin.as_ref().map(|admin| admin.listen)).await?;
+        let listener = bind(address).map_err(|source| StartError::Listen { address, source })?;
+        let admin = bind_admin(config.admin.as_ref().map(|admin| admin.listen))?;
         let clock = Clock::start();
         let (journal, left) = open_journal(&config, clock)?;
         let opened = open_store(&config).await?;
@@ -404,12 +402,11 @@ impl Server {
     }
 }
 
-async fn bind_admin(address: Option<SocketAddr>) -> Result<Option<TcpListener>, StartError> {
+fn bind_admin(address: Option<SocketAddr>) -> Result<Option<TcpListener>, StartError> {
     let Some(address) = address else {
         return Ok(None);
     };
-    let bound = TcpListener::bind(address).await;
-    bound
+    bind(address)
         .map(Some)
         .map_err(|source| StartError::Admin { address, source })
 }

@@ -121,6 +121,29 @@ async fn connections_past_the_bound_wait_for_a_place() {
 }
 
 #[tokio::test]
+async fn a_burst_of_connections_waits_for_places_and_none_is_dropped() {
+    let rig = Rig::start(&format!("server: {{ max_connections: 2 }}\n{NERVOUS}")).await;
+    let allowed = std::fs::read_to_string("/proc/sys/net/core/somaxconn").unwrap();
+    let burst = allowed.trim().parse().unwrap_or(300).min(300);
+    let address = rig.address();
+    let mut opening: tokio::task::JoinSet<_> =
+        (0..burst).map(|_| Connection::open(address)).collect();
+    let all = async {
+        let mut open = Vec::new();
+        while let Some(opened) = opening.join_next().await {
+            open.push(opened.unwrap());
+        }
+        open
+    };
+    // One that is dropped is tried again by its system, for as long as nobody is let in.
+    let open = tokio::time::timeout(std::time::Duration::from_secs(30), all).await;
+    drop(open.expect("some were dropped"));
+    let health = crate::support::http::Request::get("/health");
+    let mut late = Connection::open(address).await;
+    assert_eq!(late.ask(&health).await.status(), 200);
+}
+
+#[tokio::test]
 async fn connections_that_ask_for_nothing_give_their_places_back() {
     let config = format!("server: {{ max_connections: 50, read_timeout: 1s }}\n{NERVOUS}");
     let rig = Rig::start(&config).await;
