@@ -161,6 +161,8 @@ def calibrated(given):
     """What the steps of the engine in the process cost, as clients see them."""
     if not given.model:
         return EMULATED
+    if given.cost:
+        return costs(given.cost)
     with tempfile.TemporaryDirectory() as folder, Servers(given, folder) as servers:
         fit = ["bench", "calibrate", "--url", servers.url, "--model", "m", "--engine", "embedded"]
         fit += ["--prompts", "16,32,64", "--sequences", "1,2,3,4,5,6,7,8", "--output", "24", "--each", "8s"]
@@ -168,8 +170,13 @@ def calibrated(given):
     if told.returncode:
         raise SystemExit(told.stderr)
     print("\n".join(line for line in told.stdout.splitlines() if line.startswith("#")), flush=True)
+    return costs(told.stdout)
+
+
+def costs(text):
+    """Of a fleet in YAML."""
     keys = "steps|attention_per_second|prompt_step|prefill_per_second"
-    return dict(re.findall(rf"^ +({keys}): (.*)$", told.stdout, re.MULTILINE))
+    return dict(re.findall(rf"\b({keys}): (\{{.*?\}}|\w+)", text))
 
 
 def through_sockets(given, _cost, rate, seed, folder):
@@ -223,6 +230,7 @@ def main():
     options.add_argument("--tollgate", required=True)
     options.add_argument("--model", help="the engine in the process, on this file")
     options.add_argument("--threads", type=int, default=1, help="of that engine")
+    options.add_argument("--cost", help="what its steps cost, as this prints it; else that is fitted first")
     options.add_argument("--duration", type=int, default=60)
     options.add_argument("--warm-up", type=int, default=10)
     options.add_argument("--seeds", type=int, default=1)
