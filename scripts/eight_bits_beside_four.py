@@ -51,6 +51,7 @@ def post(port, path, body):
 
 def say(port, prompt):
     body = {"model": "m", "prompt": prompt, "max_tokens": 48, "temperature": 0}
+    body |= {"ignore_eos": True}
     return post(port, "/v1/completions", body)["choices"][0]["text"]
 
 
@@ -78,9 +79,9 @@ def likelihoods(port, tokens):
 def compare(name, some, others):
     pairs = list(zip(some, others))
     same = sum(one == other for one, other in pairs)
-    kept = [len(os.path.commonprefix(pair)) / max(1, len(pair[0])) for pair in pairs]
-    print(f"{name}: {same} of {len(pairs)} texts are the same, {statistics.mean(kept):.0%} of the "
-          f"letters come before they part")
+    alike = sum(len(os.path.commonprefix(pair)) for pair in pairs) / sum(map(len, some))
+    print(f"{name}: {same} of {len(pairs)} texts are the same, {alike:.0%} of all letters come "
+          "before they part")
 
 
 def quality(ports, tokenizer):
@@ -141,7 +142,8 @@ def main():
             children.append(start(command, ports[2], "/health", log))
             quality(ports[:2], ports[2])
             os.killpg(children.pop().pid, signal.SIGTERM)
-            speed(ports[:2], given.rounds, given.seed)
+            if given.rounds > 0:
+                speed(ports[:2], given.rounds, given.seed)
         finally:
             for child in children:
                 os.killpg(child.pid, signal.SIGTERM)

@@ -1,7 +1,8 @@
 //! Steps on a llama.cpp context.
 //!
-//! The context is as large as the scheduler's pool, and llama.cpp places tokens one by one, so a step that the scheduler planned finds its room. A batch that fails all the same is
-//! repeated sequence by sequence, so that only the offender pays.
+//! The context is as large as the scheduler's pool, and llama.cpp places tokens one by one, so a
+//! step that the scheduler planned finds its room. A batch that fails all the same is repeated
+//! sequence by sequence, so that only the offender pays.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;

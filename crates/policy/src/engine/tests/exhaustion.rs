@@ -19,24 +19,25 @@ fn next(state: &mut u64, bound: u64) -> u64 {
     (*state >> 33) % bound
 }
 
+const SHORT: Config = Config {
+    sequences: 64,
+    guests: 8,
+    // An eighth of what they would take.
+    blocks: 64,
+    step_tokens: Tokens::new(256),
+    chunk: Tokens::new(64),
+    context: Tokens::new(256),
+    waiting_max: 64,
+    cache: CacheConfig {
+        prefixes: 16,
+        tenant_blocks: KvBlocks::new(24),
+    },
+    ..CONFIG
+};
+
 #[test]
 fn ten_minutes_of_exhaustion_leak_nothing_and_starve_nobody() {
-    let config = Config {
-        sequences: 64,
-        guests: 8,
-        // An eighth of what they would take.
-        blocks: 64,
-        step_tokens: Tokens::new(256),
-        chunk: Tokens::new(64),
-        context: Tokens::new(256),
-        waiting_max: 64,
-        cache: CacheConfig {
-            prefixes: 16,
-            tenant_blocks: KvBlocks::new(24),
-        },
-        ..CONFIG
-    };
-    let mut engine = engine(config);
+    let mut engine = engine(SHORT);
     let (mut state, mut begun, mut open) = (7, 0, BTreeMap::new());
     let (mut finished, mut oldest, mut widest) = (0_u64, 0, 0);
     for now in 0..STEPS {
@@ -51,7 +52,7 @@ fn ten_minutes_of_exhaustion_leak_nothing_and_starve_nobody() {
         let step = engine.plan().expect("some sequence always goes on");
         let count: u64 = step.work.iter().map(|work| work.count.get()).sum();
         assert!(
-            count <= config.step_tokens.get(),
+            count <= SHORT.step_tokens.get(),
             "no step is planned over its limits"
         );
         widest = widest.max(step.work.len());
