@@ -325,13 +325,15 @@ impl Window {
     /// Those that wait inside it would be better off with us, where they can be passed by; so it is
     /// given that many less, and an eighth more each time that it was full and none waited. What it
     /// was sent since its last word may just not have begun: to take that for a queue would shrink
-    /// the window of an engine that is asked four times a second to next to nothing. And what it was
-    /// sent before that may have been under way for long, as many are sent at once; so only as many
-    /// count as waited when it last spoke, too.
+    /// the window of an engine that is asked four times a second to next to nothing. Where its size
+    /// is looked for, what it was sent before that may have been under way for long, as many are
+    /// sent at once; so only as many count as waited when it last spoke, too.
     pub fn report(&mut self, waiting: u32, kv: KvBlocks) {
-        let waiting = waiting.saturating_sub(std::mem::take(&mut self.sent));
+        let mut waiting = waiting.saturating_sub(std::mem::take(&mut self.sent));
         let before = std::mem::replace(&mut self.waited, waiting);
-        let waiting = waiting.min(before);
+        if self.is_looked_for() {
+            waiting = waiting.min(before);
+        }
         (self.reported, self.since) = (kv, KvBlocks::ZERO);
         self.beyond = kv - self.held.kv;
         if self.bounds.concurrency != Knob::Auto {
@@ -352,6 +354,11 @@ impl Window {
     /// window whose size was a guess may grow beyond it.
     pub const fn note_pace(&mut self, pace: Pace) {
         self.pace = pace;
+    }
+
+    /// Whether what the replica can hold was a guess.
+    const fn is_looked_for(&self) -> bool {
+        self.bounds.reach > 0
     }
 
     /// Whether it holds all that it may, but for what is kept for tenants below their share, which
