@@ -1,6 +1,6 @@
 //! What a gateway can't cost less than: a relay that moves a request and its answer, and looks at
 //! neither. Built with `rustc -O`; arguments: the port to listen on, and those of engines. It takes
-//! what one read gives for a whole message, so it is for `instant-engine` and wrk, and nothing else.
+//! what one read gives for a whole message, so it is for `instant-engine` and wrk and nothing else.
 
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};

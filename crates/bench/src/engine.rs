@@ -39,8 +39,8 @@ pub use self::script::{Requests, Rule, Script, ScriptError, Step, Wait};
 /// where that was raised at all. One more waits.
 const CONNECTIONS_MAX: usize = 16_384;
 
-/// Connections that may wait to be accepted, unless the system allows fewer: a gateway that has been
-/// asked for much opens hundreds at once, and one that is dropped comes a second late.
+/// Connections that may wait to be accepted, unless the system allows fewer: a gateway opens
+/// hundreds at once, and one that is dropped comes a second late.
 const WAITING_MAX: u32 = 4_096;
 
 /// What an emulated engine is told.

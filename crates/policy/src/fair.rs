@@ -7,8 +7,6 @@
 
 mod lane;
 mod order;
-#[cfg(test)]
-mod tests;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::num::NonZeroU32;

@@ -29,7 +29,7 @@ use crate::values::Values;
 const HEAD_MAX: usize = 64 * 1024;
 
 /// Connections that may wait to be accepted, unless the system allows fewer. Of a burst past it the
-/// system drops some, whose clients try again a second later; the usual 128 is one burst of a fleet.
+/// system drops some, whose clients try again a second later; a runtime's usual 128 is one burst.
 const WAITING_MAX: u32 = 4_096;
 
 /// Pause after a failure to accept: most of them mean that the process is out of files, and pass as
