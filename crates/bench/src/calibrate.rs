@@ -2,7 +2,7 @@
 //!
 //! A number of clients that each wait for their answer hold as many sequences at once; prompts and
 //! answers of several lengths come and go beside one another. Every step that shows in when tokens
-//! came is a measurement ([`steps`]), and what it took is fitted to what it computed ([`fit`]).
+//! came is a measurement (`steps`), and what it took is fitted to what it computed (`fit`).
 //! Clients wait for their answers here, since a number of sequences is to be held, not a load.
 
 mod fit;
