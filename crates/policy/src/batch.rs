@@ -50,6 +50,8 @@ pub struct View {
     pub running: usize,
     /// Whether its prompt is computed at a [`Limits::pace`] where there is one.
     pub paced: bool,
+    /// Whether it may give its place to a sequence of another tenant.
+    pub gives: bool,
 }
 
 impl View {
@@ -153,6 +155,8 @@ pub struct Share {
 pub struct Plan {
     /// Running sequences that give up all their blocks.
     pub preempt: Vec<usize>,
+    /// Which of them gives up its place with them, to one that starts.
+    pub host: Option<usize>,
     /// Running sequences that compute something, in the order of the batch.
     pub shares: Vec<Share>,
     /// Waiting sequences that run from now on, and what they compute, in the order of the batch.
@@ -353,7 +357,10 @@ impl Planner<'_> {
                 continue;
             }
             match host.flatten() {
-                Some(host) => self.preempt(host),
+                Some(host) => {
+                    self.plan.host = Some(host);
+                    self.preempt(host);
+                }
                 None => places -= 1,
             }
             seats -= usize::from(!one.seated);
@@ -370,7 +377,8 @@ impl Planner<'_> {
     fn host(&self, one: &Candidate) -> Option<usize> {
         let gives = |index: &usize| {
             let view = &self.running[*index];
-            view.reserved.is_none() && view.served > one.served && view.running >= one.running + 2
+            let may = view.gives && view.reserved.is_none();
+            may && view.served > one.served && view.running >= one.running + 2
         };
         let hosts = (0..self.running.len()).filter(gives);
         hosts

@@ -304,7 +304,7 @@ impl Engine {
             self.adopt(newcomer);
         }
         for index in &plan.preempt {
-            self.preempt(*index);
+            self.preempt(*index, plan.host == Some(*index));
         }
         let mut work = Vec::with_capacity(plan.shares.len() + plan.admit.len());
         for share in &plan.shares {
@@ -321,6 +321,7 @@ impl Engine {
     /// Gives a sequence that starts its id, and what there is of its KV.
     fn adopt(&mut self, sequence: &mut Sequence) {
         sequence.seat = sequence.seat.or_else(|| self.seats.pop());
+        sequence.placed = sequence.known();
         let Some(seat) = sequence.seat else { return };
         if sequence.reached == Tokens::ZERO {
             self.totals.prompt += sequence.prompt;
@@ -351,14 +352,18 @@ impl Engine {
         }));
     }
 
-    /// Takes a running sequence's blocks. What the cache keeps of them, it may use again.
-    fn preempt(&mut self, index: usize) {
+    /// Takes a running sequence's blocks. What the cache keeps of them, it may use again. A host gives
+    /// up its place with them.
+    fn preempt(&mut self, index: usize, is_host: bool) {
         self.remember(index);
         self.totals.preemptions += 1;
         let sequence = &mut self.running[index];
         sequence.table.release(&mut self.pool);
         sequence.computed = Tokens::ZERO;
-        sequence.preemptions += 1;
+        match is_host {
+            true => sequence.yields += 1,
+            false => sequence.preemptions += 1,
+        }
         let from = Tokens::ZERO;
         self.ops
             .extend(sequence.seat.map(|seq| KvOp::Trim { seq, from }));

@@ -25,6 +25,7 @@ fn running(known: u64, computed: u64) -> View {
         served: Service::ZERO,
         running: 1,
         paced: false,
+        gives: true,
     }
 }
 

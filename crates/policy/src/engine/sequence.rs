@@ -14,6 +14,13 @@ use crate::usage::Usage;
 /// it may come to.
 pub(super) const PREEMPTIONS_MAX: u32 = 3;
 
+/// How often one request gives its place to others without having got any further.
+const YIELDS_AT_ONCE: u32 = 3;
+
+/// After that, this part of what is known of it must be new since it was given a place: what it
+/// loses, and has computed again, is then no more than so many times what it made.
+const NEW_PART: u64 = 8;
+
 #[derive(Debug)]
 pub(super) struct Sequence {
     pub(super) id: RequestId,
@@ -36,8 +43,12 @@ pub(super) struct Sequence {
     pub(super) seat: Option<SeqId>,
     pub(super) table: BlockTable,
     pub(super) elder: Option<RequestId>,
-    /// invariant: at most [`PREEMPTIONS_MAX`].
+    /// For want of room. invariant: at most [`PREEMPTIONS_MAX`].
     pub(super) preemptions: u32,
+    /// How often it gave its place to another.
+    pub(super) yields: u32,
+    /// What was known of it when it was given a place last.
+    pub(super) placed: Tokens,
     /// Sequences that started before it though they came after it.
     pub(super) passed: u32,
     /// Plans in which it waited for what another computes.
@@ -70,6 +81,8 @@ impl Sequence {
             table: BlockTable::default(),
             elder,
             preemptions: 0,
+            yields: 0,
+            placed: Tokens::ZERO,
             passed: 0,
             held: 0,
         }
@@ -103,6 +116,12 @@ impl Sequence {
         }
     }
 
+    /// Whether it may give its place to another.
+    fn gives(&self) -> bool {
+        let (known, new) = (self.known(), self.known() - self.placed);
+        self.yields < YIELDS_AT_ONCE || new.get().saturating_mul(NEW_PART) >= known.get()
+    }
+
     /// `others` is whether somebody else has work in the engine.
     pub(super) fn view(
         &self,
@@ -119,6 +138,7 @@ impl Sequence {
             served,
             running,
             paced: self.haste.is_paced(others),
+            gives: self.gives(),
         }
     }
 

@@ -154,6 +154,46 @@ fn a_newcomer_finds_a_place_beside_a_tenant_that_has_them_all_and_who_gave_it_go
     assert_eq!(outputs.sum::<u64>(), 6 * 20 + 3 * 3);
 }
 
+#[test]
+fn newcomers_find_places_for_as_long_as_long_answers_go_on_and_those_are_whole() {
+    let mut engine = engine(Config {
+        guests: 2,
+        blocks: 128,
+        ..CONFIG
+    });
+    (0..4).for_each(|id| start_with(&mut engine, id, 0, tokens(id, 40), 400));
+    let mut waits = Vec::new();
+    for guest in 100..130 {
+        // A second goes by, in steps.
+        (0..10).for_each(|_| drop(stepped(&mut engine)));
+        start_with(&mut engine, guest, 1, tokens(guest, 4), 2);
+        let mut wait = 0;
+        while !stepped(&mut engine)
+            .work
+            .iter()
+            .any(|work| work.id.get() == guest)
+        {
+            wait += 1;
+        }
+        waits.push(wait);
+    }
+    let longest = waits.iter().max();
+    assert!(longest < Some(&20), "steps that each waited: {waits:?}");
+    let mut steps = 0;
+    while engine.plan().is_some_and(|step| {
+        answer(&mut engine, &step, |_| false);
+        true
+    }) {
+        steps += 1;
+    }
+    assert!(steps < 2_000, "they end");
+    let outputs = effects(&mut engine).into_iter().map(|effect| match effect {
+        EngineEffect::Ended { usage, .. } => usage.output.get(),
+        EngineEffect::Refused { .. } => 0,
+    });
+    assert_eq!(outputs.sum::<u64>(), 4 * 400 + 30 * 2);
+}
+
 /// Answers a step; texts end of which `ends` says so.
 fn answer(engine: &mut Engine, step: &Step, ends: impl Fn(RequestId) -> bool) {
     let work = step.work.iter().filter(|work| work.samples);
