@@ -17,21 +17,27 @@ const USUAL: f64 = 0.05;
 
 const ROUNDS: usize = 20;
 
+/// What any step is taken to be at least, of the one in the middle.
+const LEAST: f64 = 0.05;
+
 /// The coefficients of the terms; `None` of fewer points than terms.
 pub(super) fn fit(points: &[Point]) -> Option<Vec<f64>> {
     let terms = points.first()?.terms.len();
     if points.len() < terms {
         return None;
     }
+    // Two steps that a client read at once are one that took next to nothing: by its own measure
+    // it would weigh more than all others.
+    let least = LEAST * middle(points);
     let mut weights: Vec<f64> = points
         .iter()
-        .map(|point| 1.0 / square(point.measured))
+        .map(|point| 1.0 / square(point.measured.max(least)))
         .collect();
     let mut found = vec![0.0; terms];
     for _ in 0..ROUNDS {
         found = not_negative(points, &weights);
         for (weight, point) in weights.iter_mut().zip(points) {
-            let expected = value(&found, point).max(f64::MIN_POSITIVE);
+            let expected = value(&found, point).max(least);
             let off = (point.measured - expected).abs() / expected;
             *weight = (USUAL / off.max(USUAL)) / square(expected);
         }
@@ -43,6 +49,13 @@ pub(super) fn fit(points: &[Point]) -> Option<Vec<f64>> {
 pub(super) fn value(coefficients: &[f64], point: &Point) -> f64 {
     let parts = coefficients.iter().zip(&point.terms);
     parts.map(|(coefficient, term)| coefficient * term).sum()
+}
+
+/// The median of what was measured.
+fn middle(points: &[Point]) -> f64 {
+    let mut measured: Vec<f64> = points.iter().map(|point| point.measured).collect();
+    measured.sort_unstable_by(f64::total_cmp);
+    measured.get(measured.len() / 2).copied().unwrap_or(1.0)
 }
 
 fn square(number: f64) -> f64 {
@@ -149,6 +162,18 @@ mod tests {
             .map(|(a, b, c)| point(&[a, b, c], 3.0 * a + 6.0 * b + 0.04 * c))
             .collect();
         close(&fit(&points).unwrap(), &[3.0, 6.0, 0.04]);
+    }
+
+    #[test]
+    fn a_step_that_was_read_late_and_so_took_next_to_nothing_does_not_outweigh_all_others() {
+        let points: Vec<_> = (0..600)
+            .map(|n| {
+                let usual = 10_000.0 + 2_000.0 * f64::from(n % 7);
+                let took = if n == 77 { 5.0 } else { usual };
+                point(&[1.0, f64::from(n % 7)], took)
+            })
+            .collect();
+        close(&fit(&points).unwrap(), &[10_000.0, 2_000.0]);
     }
 
     #[test]

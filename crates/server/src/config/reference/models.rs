@@ -41,7 +41,8 @@ pub(super) const MODELS: &[Key] = &[
         Means("the engine's choice"),
         "Room for the tokens of all running requests; a multiple of 16, at least `context`. With \
          room for `max_sequences` times `context`, an engine that computes here on a CPU has a KV \
-         for each, and many streams are faster.",
+         for each, and many streams are faster. Requests of a class take up to its part of this \
+         (`classes`, 85% for standard), so where answers are long some more lets all sequences run.",
     ),
     key(
         "models[].max_sequences",

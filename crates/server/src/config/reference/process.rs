@@ -34,7 +34,8 @@ pub(super) const PROCESS: &[Key] = &[
         "server.max_connections",
         "number, 1..=1000000",
         Is("4096"),
-        "Connections open at once.",
+        "Connections open at once. Those past it wait, in the system's own line, until one closes; \
+         a health probe does, too.",
     ),
     key(
         "server.drain",
