@@ -352,8 +352,8 @@ impl Engine {
         }));
     }
 
-    /// Takes a running sequence's blocks. What the cache keeps of them, it may use again. A host gives
-    /// up its place with them.
+    /// Takes a running sequence's blocks. What the cache keeps of them, it may use again. A host
+    /// gives up its place with them.
     fn preempt(&mut self, index: usize, is_host: bool) {
         self.remember(index);
         self.totals.preemptions += 1;
