@@ -27,8 +27,8 @@ use tollgate_wire::ErrorBody;
 
 use crate::app::App;
 use crate::config::KeyHash;
-use crate::identity;
-use crate::routes::{json, no_route, wrong_method};
+use crate::door::routes::{json, no_route, wrong_method};
+use crate::members::identity;
 use crate::store::{Actor, DirectoryError, StoreError, UsageError};
 
 /// Connections of operators at once.
@@ -127,7 +127,7 @@ fn page(content: &impl Serialize) -> Response {
     match serde_json::to_vec(content) {
         Ok(body) => json(body),
         // Numbers and texts always serialize.
-        Err(_) => crate::refuse::bug(),
+        Err(_) => crate::answer::refuse::bug(),
     }
 }
 

@@ -1,6 +1,13 @@
 //! From letters to a response. The status is committed only once the first letter that decides it
 //! has come.
 
+pub(crate) mod calls;
+pub(crate) mod held;
+pub(crate) mod idempotent;
+pub(crate) mod refuse;
+pub(crate) mod stream;
+pub(crate) mod values;
+
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,15 +20,14 @@ use tollgate_policy::outcome::{EngineEnding, Outcome};
 use tollgate_policy::usage::Usage;
 use tollgate_wire::{Answer, Choice, ChunkWriter, Encoding, Stamp, StreamUsage, write_embeddings};
 
+use self::calls::Calls;
+use self::held::Held;
+use self::stream::{Gaps, Keepalive, Opening, Shown, StreamBody};
+use self::values::Values;
 use crate::app::{App, ServedModel, Visit};
-use crate::calls::Calls;
-use crate::held::Held;
-use crate::inflight::{InFlight, Letter};
+use crate::desk::inflight::{InFlight, Letter};
 use crate::prepare::{Endpoint, EngineOrder, Order, Reading, Work};
-use crate::refuse;
-use crate::stream::{Gaps, Keepalive, Opening, Shown, StreamBody};
 use crate::upstream::relay::relay;
-use crate::values::Values;
 
 /// What every form of an answer needs.
 struct Context<'a> {

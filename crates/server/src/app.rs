@@ -18,21 +18,21 @@ use tollgate_policy::units::{Micros, Time, Tokens};
 use tollgate_wire::{BadRequest, RelayKind};
 
 use crate::answer;
-use crate::body_room::BodyRoom;
-use crate::clerk::{Clerk, SharedStore};
+use crate::answer::idempotent::{self, Answers};
+use crate::answer::refuse;
 use crate::config::{KeyHash, MetricsReaders};
-use crate::counting::Counting;
 use crate::desk::Desk;
+use crate::door::body_room::BodyRoom;
+use crate::door::line::Line;
 use crate::guarded::guarded;
-use crate::idempotent::{self, Answers};
-use crate::identity::{Caller, Identity};
-use crate::line::Line;
-use crate::membership::Membership;
+use crate::members::identity::{Caller, Identity};
+use crate::members::membership::Membership;
 use crate::prepare;
-use crate::refuse;
-use crate::repeats::Repeats;
-use crate::roster::Roster;
+use crate::prepare::repeats::Repeats;
+use crate::replicas::roster::Roster;
 use crate::spawn::Tasks;
+use crate::store::clerk::{Clerk, SharedStore};
+use crate::store::counting::Counting;
 use crate::upstream::RemoteModel;
 
 /// The shared state of all handlers.

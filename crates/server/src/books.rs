@@ -1,6 +1,10 @@
 //! What is written down of a request: in the journal as it goes and when it ends, and then, from
 //! the same record, in metrics and log.
 
+pub(crate) mod metrics;
+pub mod promises;
+pub(crate) mod writable;
+
 use std::borrow::Cow;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -11,12 +15,12 @@ use tollgate_policy::tenant::Tenant;
 use tollgate_policy::units::{KvByteMicros, Micros, Time};
 use tollgate_policy::usage::{self, Usage};
 
+use self::metrics::Metrics;
+use self::promises::{Line, Promises};
 use crate::clock::Clock;
 use crate::journal::Journal;
 use crate::journal::record::{self, Counted, Ended, Mark, RequestName, Started, UnixMicros, Used};
-use crate::membership::KeyNames;
-use crate::metrics::Metrics;
-use crate::promises::{Line, Promises};
+use crate::members::membership::KeyNames;
 
 /// The three of them.
 #[derive(Debug)]

@@ -4,6 +4,10 @@
 //! carries out what the policy orders, in order, under one lock. Everything done under it is short
 //! and never waits: a push to a channel, a counter, a map. The desk itself decides nothing.
 
+pub(crate) mod inflight;
+pub(crate) mod letters;
+pub(crate) mod past;
+pub(crate) mod quick;
 mod view;
 
 use std::collections::{BTreeSet, VecDeque};
@@ -23,12 +27,12 @@ use tollgate_policy::tenant::Tenant;
 use tollgate_policy::units::{Service, Time};
 use tollgate_policy::usage::Usage;
 
+use self::inflight::{InFlight, Letter};
+use self::letters::mailbox;
+use self::quick::QuickMap;
 pub(crate) use self::view::QueueView;
 use crate::books::Books;
 use crate::clock::Clock;
-use crate::inflight::{InFlight, Letter};
-use crate::letters::{self, mailbox};
-use crate::quick::QuickMap;
 
 /// Letters that a request can get beside the pieces of its answer, and not have read: each try's
 /// beginning and end, and its own.

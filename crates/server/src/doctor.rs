@@ -13,8 +13,8 @@ use serde_json::Value;
 use tokio::process::Command;
 
 use crate::config::{Config, EngineConfig, ModelConfig, RemoteConfig, RemoteKind};
-use crate::engines;
-use crate::roster::{Maker, Member};
+use crate::replicas::roster::{Maker, Member};
+use crate::upstream::engines;
 use crate::upstream::exchange::{Failed, get, post};
 use crate::upstream::{Names, RemoteModel, Upstream};
 

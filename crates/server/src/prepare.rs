@@ -1,6 +1,7 @@
 //! From a request's bytes to an order for the policy. Whatever is wrong with it is found here,
 //! before it holds anything.
 
+pub(crate) mod repeats;
 mod tools;
 mod vectors;
 
@@ -24,13 +25,13 @@ use tollgate_wire::{
 };
 
 pub(crate) use self::tools::Reading;
+use crate::answer::idempotent::Repeat;
+use crate::answer::refuse;
 use crate::app::{App, EngineModel, Made, ServedModel, Turned, Visit};
-use crate::body_room::Room;
 use crate::desk::Draft;
-use crate::idempotent::Repeat;
-use crate::identity::{Caller, Stranger};
-use crate::receive::{Received, receive};
-use crate::refuse;
+use crate::door::body_room::Room;
+use crate::door::receive::{Received, receive};
+use crate::members::identity::{Caller, Stranger};
 use crate::upstream::relay::Passage;
 use crate::upstream::{RemoteModel, headers};
 

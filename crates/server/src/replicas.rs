@@ -4,7 +4,10 @@
 //! only the context. The engine's thread reports to the desk; what follows from a failure, and
 //! when, is the policy's to say.
 
+pub mod keeper;
+pub mod process;
 mod published;
+pub(crate) mod roster;
 mod steps;
 mod watchdog;
 
@@ -24,11 +27,11 @@ use tollgate_policy::usage::Usage;
 use tollgate_policy::window::Capacity;
 use tollgate_wire::Prompt;
 
+use self::roster::Member;
 pub(crate) use self::watchdog::watch;
 use crate::config::{EngineConfig, FakeConfig, ModelConfig, Stuck};
 use crate::desk::{Desk, ReplicaTask};
 use crate::prepare;
-use crate::roster::Member;
 
 /// The KV pool of a model whose configuration names none: half a GiB, so that a laptop stays one.
 const KV_DEFAULT: KvBytes = KvBytes::new(512 << 20);

@@ -1,5 +1,9 @@
 //! A server from its configuration to its end.
 
+pub(crate) mod opened;
+pub(crate) mod reload;
+pub(crate) mod salt;
+
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -18,36 +22,35 @@ use tollgate_policy::units::{Micros, Tokens};
 use tollgate_policy::usage::Weights;
 use tollgate_policy::window;
 
+use self::opened::{first_tariff, no_thread, open_journal, open_store};
+use self::reload::ConfigFile;
 use crate::admin;
+use crate::answer::idempotent::Answers;
 use crate::app::{App, Bounds, Callers, EngineModel, Made, ServedModel};
-use crate::body_room::BodyRoom;
 use crate::books::Books;
-use crate::clerk::{Clerk, SharedStore};
+use crate::books::metrics::Metrics;
+use crate::books::writable;
 use crate::clock::Clock;
 use crate::config::{
     Address, Config, EngineConfig, Fairness, ModelConfig, RemoteConfig, ReplicaConfig,
 };
-use crate::counting::Counting;
+use crate::desk::past;
 use crate::desk::{Desk, ReplicaTask};
-use crate::idempotent::Answers;
-use crate::identity::{Identity, KeyRing, Keys};
+use crate::door::body_room::BodyRoom;
+use crate::door::listen::{Closing, Door, ForWhom, accept, bind};
+use crate::door::routes::router;
 use crate::journal::JournalError;
-use crate::listen::{Closing, Door, ForWhom, accept, bind};
-use crate::membership::Membership;
-use crate::metrics::Metrics;
-use crate::opened::{first_tariff, no_thread, open_journal, open_store};
-use crate::past;
+use crate::members::identity::{Identity, KeyRing, Keys};
+use crate::members::membership::Membership;
+use crate::prepare::repeats::Repeats;
 use crate::prepare::{COUNTED_INLINE, PARSED_INLINE};
-use crate::reload::{self, ConfigFile};
-use crate::repeats::Repeats;
+use crate::replicas::roster::{self, Maker, Member, Roster};
 use crate::replicas::{self, Blueprint, Fleet, Plan};
-use crate::roster::{self, Maker, Member, Roster};
-use crate::routes::router;
-use crate::salt;
 use crate::spawn::{Tasks, UntilStop};
+use crate::store::clerk::{Clerk, SharedStore};
+use crate::store::counting::Counting;
 use crate::store::{Store, StoreError};
 use crate::upstream::{Names, RemoteModel, io};
-use crate::writable;
 
 /// How long after the drain's bound a client may take to accept the last of what it is told.
 const GOODBYE: Duration = Duration::from_millis(500);

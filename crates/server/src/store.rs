@@ -7,9 +7,12 @@
 
 mod ask;
 mod audit;
+pub(crate) mod clerk;
+pub(crate) mod counting;
 mod database;
 mod directory;
 mod fold;
+pub(crate) mod folding;
 mod keys;
 mod postgres;
 mod prices;

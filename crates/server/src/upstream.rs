@@ -6,6 +6,7 @@
 //! what it has not counted yet. None of them decides which replica gets what, or when: that is the
 //! policy's.
 
+pub(crate) mod engines;
 pub(crate) mod exchange;
 pub(crate) mod headers;
 pub(crate) mod http1;
@@ -18,5 +19,6 @@ pub(crate) mod probe;
 pub(crate) mod prompt;
 pub(crate) mod relay;
 pub(crate) mod stream;
+pub mod tokenizer;
 
 pub(crate) use self::model::{Names, RemoteModel, Upstream};

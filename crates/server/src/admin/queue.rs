@@ -10,10 +10,10 @@ use tollgate_policy::gateway::{QueueEntry, ReplicaGauges};
 use tollgate_policy::ids::ReplicaId;
 use tollgate_policy::units::{Micros, Time, Tokens};
 
+use crate::answer::refuse;
 use crate::app::App;
 use crate::desk::QueueView;
-use crate::refuse;
-use crate::routes::json;
+use crate::door::routes::json;
 
 /// Requests shown of each queue; the page says how many there are.
 const SHOWN_MAX: usize = 1_000;

@@ -17,10 +17,10 @@ use tollgate_policy::tenant::Class;
 use tollgate_policy::units::Time;
 use tollgate_wire::ErrorBody;
 
+use crate::answer::refuse;
 use crate::app::App;
 use crate::config::{Address, ReplicaConfig};
-use crate::refuse;
-use crate::roster::NotAdded;
+use crate::replicas::roster::NotAdded;
 
 #[derive(Serialize)]
 struct Page<'a> {

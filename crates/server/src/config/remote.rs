@@ -8,7 +8,7 @@ use tollgate_policy::units::{KvBytes, Micros};
 
 use super::decode::{Cursor, Fields};
 use super::server;
-use crate::tokenizer::Tokenizer;
+use crate::upstream::tokenizer::Tokenizer;
 
 /// What runs in another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -10,7 +10,7 @@ use tollgate_policy::units::{Micros, NanoUsd};
 
 use super::decode::{Cursor, Fields};
 use super::models::Models;
-use crate::budget::{Budget, LIMIT_MAX, Period, Zone, dollars};
+use crate::members::budget::{Budget, LIMIT_MAX, Period, Zone, dollars};
 use crate::store::{Location, PriceRow, ServerAddress};
 
 /// The name of the SQLite file in the data folder.

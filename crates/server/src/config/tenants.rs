@@ -18,7 +18,7 @@ use super::identity::{Anonymous, Identity};
 use super::key::KeyHash;
 use super::models::{self, Models};
 use super::store;
-use crate::budget::Budget;
+use crate::members::budget::Budget;
 
 /// The name of the tenant that callers without a key are.
 pub const ANONYMOUS: &str = "anonymous";

@@ -11,8 +11,8 @@ use super::audit::{self, Actor};
 use super::database::{Database, Failure, Row, Value};
 use super::tenants::{self, from_json, json};
 use super::{DirectoryError, Store, StoreError};
-use crate::budget::BudgetText;
 use crate::config::KeyHash;
+use crate::members::budget::BudgetText;
 
 /// The longest label, in characters.
 const LABEL_MAX: usize = 64;

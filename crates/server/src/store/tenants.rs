@@ -11,8 +11,8 @@ use tollgate_policy::units::{KvByteMicros, Tokens};
 use super::audit::{self, Actor};
 use super::database::{Database, Failure, Row, Value};
 use super::{DirectoryError, Store};
-use crate::budget::BudgetText;
 use crate::config::{ANONYMOUS, thousandths};
+use crate::members::budget::BudgetText;
 
 /// The longest name, in bytes.
 const NAME_MAX: usize = 64;

@@ -19,7 +19,7 @@ use super::http1::{BodyReader, Fields, HEAD_MAX, Head, Malformed, Next};
 use super::model::Upstream;
 use super::pool::{Age, Connection};
 use crate::clock::Clock;
-use crate::patience::Patience;
+use crate::door::patience::Patience;
 
 /// Bytes of an answer in one piece, which is held until it is known to be whole.
 const WHOLE_MAX: usize = 64 << 20;

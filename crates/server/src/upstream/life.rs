@@ -18,7 +18,7 @@ use super::model::{RemoteModel, Upstream};
 use super::probe::{self, Limits};
 use crate::config::{CommandConfig, HealthConfig};
 use crate::desk::Desk;
-use crate::process::{Process, Recipe};
+use crate::replicas::process::{Process, Recipe};
 
 /// How often an engine that is loading is asked whether it is up.
 const LOOK: Duration = Duration::from_millis(250);

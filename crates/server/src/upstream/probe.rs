@@ -14,9 +14,9 @@ use tollgate_policy::window::Capacity;
 
 use super::exchange::{Failed, get};
 use super::model::{RemoteModel, Upstream};
+use crate::books::metrics::{EngineSays, signed};
 use crate::desk::Desk;
-use crate::engines::{self, Gauges};
-use crate::metrics::{EngineSays, signed};
+use crate::upstream::engines::{self, Gauges};
 
 /// How long a page may take.
 const PAGE_TIME: Duration = Duration::from_secs(5);

@@ -9,7 +9,7 @@ use tollgate_policy::usage::Usage;
 use tollgate_wire::{PromptSize, Relay, RelayKind, Whole};
 
 use super::model::RemoteModel;
-use crate::tokenizer::{Around, Tokenizer};
+use crate::upstream::tokenizer::{Around, Tokenizer};
 
 /// Tokens that a picture, a sound or a file is taken for until the engine has counted: about what
 /// vision models make of a picture of ordinary size.
@@ -134,8 +134,8 @@ fn counted(rules: &Tokenizer, kind: RelayKind, relay: &Relay, body: &[u8]) -> Op
 mod tests {
     use super::*;
     use crate::config::{RemoteConfig, RemoteKind, RoutingConfig};
-    use crate::tokenizer::tests::words;
     use crate::upstream::Names;
+    use crate::upstream::tokenizer::tests::words;
 
     fn model(tokenizer: Option<Tokenizer>) -> RemoteModel {
         let names = Names {

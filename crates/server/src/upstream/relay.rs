@@ -30,13 +30,13 @@ use super::model::{RemoteModel, Upstream};
 use super::prompt::Prompt;
 use super::stream::{RelayBody, Watched};
 use crate::answer::dispatch_headers;
+use crate::answer::held::{Held, HeldBody};
+use crate::answer::refuse;
+use crate::answer::stream::{Gaps, Keepalive};
 use crate::app::{App, Made, Visit};
-use crate::body_room::Room;
-use crate::held::{Held, HeldBody};
-use crate::inflight::{InFlight, Letter};
-use crate::line::Line;
-use crate::refuse;
-use crate::stream::{Gaps, Keepalive};
+use crate::desk::inflight::{InFlight, Letter};
+use crate::door::body_room::Room;
+use crate::door::line::Line;
 
 /// A request for an engine in another process.
 #[derive(Debug)]

@@ -25,14 +25,14 @@ use super::exchange::{READ_SIZE, Streaming};
 use super::model::{RemoteModel, Upstream};
 use super::prompt::Prompt;
 use super::relay::{Opened, What, finish_reason, policy_usage};
+use crate::answer::held::Held;
+use crate::answer::refuse;
+use crate::answer::stream::{Gaps, Keepalive, Unfinished};
 use crate::answer::wire_usage;
 use crate::clock::Clock;
-use crate::held::Held;
-use crate::inflight::Letter;
+use crate::desk::inflight::Letter;
+use crate::door::line::Line;
 use crate::journal::record::RequestName;
-use crate::line::Line;
-use crate::refuse;
-use crate::stream::{Gaps, Keepalive, Unfinished};
 
 /// How often the policy is told how far an answer is.
 const REPORT_EVERY: Micros = Micros::from_millis(100);

@@ -143,7 +143,7 @@ fn a_tenant_that_makes_no_sense_is_refused_with_a_reason(store: &mut Store) {
     let budget = |usd: &str, zone: &str| {
         Some(BudgetText {
             usd: usd.to_owned(),
-            per: crate::budget::Period::Day,
+            per: crate::members::budget::Period::Day,
             zone: zone.to_owned(),
         })
     };
@@ -225,5 +225,5 @@ fn every_change_is_in_the_audit_without_a_secret(store: &mut Store) {
     }
 }
 
-use crate::budget::BudgetText;
 use crate::config::KeyHash;
+use crate::members::budget::BudgetText;

@@ -1,6 +1,6 @@
 //! An engine that the gateway has started: a child process, its log, and its end.
 //!
-//! When it is started, and started again, others say. It is kept by a [`crate::keeper`], so that it
+//! When it is started, and started again, others say. It is kept by a [`super::keeper`], so that it
 //! ends with the gateway whatever becomes of that.
 
 use std::ffi::OsString;

@@ -17,9 +17,9 @@ use tollgate_policy::price::Price;
 use tollgate_policy::units::{Micros, NanoUsd, Time};
 
 use crate::app::App;
+use crate::desk::past;
 use crate::journal::record::Ended;
-use crate::membership::Budgeted;
-use crate::past;
+use crate::members::membership::Budgeted;
 use crate::store::{PriceRow, Replay, Scope, Store, StoreError};
 
 /// How often the store is looked at: a key that was revoked elsewhere is refused well within a

@@ -9,8 +9,8 @@ use tollgate_policy::outcome::{Eviction, Failure, Fence, Outcome, Rejection, Row
 use tollgate_policy::units::Micros;
 use tollgate_wire::{EngineError, ErrorBody, RelayKind, ResetIn};
 
+use crate::answer::values::Values;
 use crate::app::Turned;
-use crate::values::Values;
 
 /// The answer to a request that was turned away.
 pub(crate) fn turned(turned: &Turned, quota: Quota, retry_after: Option<Micros>) -> Response {

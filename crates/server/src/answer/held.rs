@@ -8,8 +8,8 @@ use axum::body::Body;
 use bytes::Bytes;
 use http_body::{Body as _, Frame, SizeHint};
 
-use crate::inflight::InFlight;
-use crate::line::Line;
+use crate::desk::inflight::InFlight;
+use crate::door::line::Line;
 
 /// A request in flight whose answer is being sent. Dropped before [`Held::all_out`], its client has
 /// gone.

@@ -9,13 +9,13 @@ use std::sync::Arc;
 use tollgate_policy::gateway::Event;
 
 use crate::app::App;
-use crate::clerk;
 use crate::clock::Clock;
 use crate::config::Config;
-use crate::folding::{self, FoldError, Folding};
 use crate::journal::{Journal, Left};
-use crate::membership;
+use crate::members::membership;
 use crate::server::StartError;
+use crate::store::clerk;
+use crate::store::folding::{self, FoldError, Folding};
 use crate::store::{Charge, Directory, Location, PriceRow, Scope, Store, StoreError};
 
 /// Opens the ledger's journal, and says what a process before this one left in flight.

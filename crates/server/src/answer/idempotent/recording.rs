@@ -110,7 +110,7 @@ impl Recording {
             Err(_) => None,
         };
         let Some(head) = head else {
-            return crate::refuse::bug();
+            return crate::answer::refuse::bug();
         };
         let body = Reader {
             recording: self,

@@ -14,10 +14,10 @@ use tollgate_policy::units::Tokens;
 use tollgate_wire::{ModelCard, RelayKind, write_model_list};
 
 use crate::admin;
+use crate::answer::refuse;
 use crate::app::{App, ServedModel, Turned, Visit};
 use crate::config::MetricsReaders;
 use crate::prepare::{identify, no_model};
-use crate::refuse;
 
 /// The form of an answer that a request is for, where it is for one.
 pub(crate) fn endpoint<B>(request: &axum::http::Request<B>) -> Option<RelayKind> {

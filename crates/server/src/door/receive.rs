@@ -10,11 +10,11 @@ use hyper::body::Incoming;
 use hyper::header::CONTENT_LENGTH;
 use tollgate_policy::outcome::Rejection;
 
+use crate::answer::refuse;
 use crate::app::{Bounds, Turned};
-use crate::body_room::{BodyRoom, Room};
-use crate::patience::Patience;
+use crate::door::body_room::{BodyRoom, Room};
+use crate::door::patience::Patience;
 use crate::prepare::Away;
-use crate::refuse;
 
 /// A body, whole, and the room that it takes.
 #[derive(Debug)]

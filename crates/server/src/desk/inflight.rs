@@ -11,7 +11,7 @@ use tollgate_policy::units::{Micros, Tokens};
 use tollgate_policy::usage::{Counted, Usage};
 
 use crate::desk::Desk;
-use crate::letters::Inbox;
+use crate::desk::letters::Inbox;
 
 /// What a handler is told of its request, in order.
 #[derive(Debug)]

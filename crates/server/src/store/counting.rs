@@ -12,9 +12,9 @@ use std::time::Duration;
 use tollgate_policy::units::{Micros, Time};
 
 use crate::app::App;
-use crate::clerk::REPLAY_US;
-use crate::folding::{FoldError, Folding};
 use crate::journal::record::UnixMicros;
+use crate::store::clerk::REPLAY_US;
+use crate::store::folding::{FoldError, Folding};
 use crate::store::{PriceRow, Store, StoreError};
 
 /// How often it is looked whether there is more to count.

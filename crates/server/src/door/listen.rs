@@ -19,11 +19,11 @@ use tollgate_policy::ids::RequestId;
 use tollgate_wire::RelayKind;
 use tower::ServiceExt as _;
 
+use crate::answer::values::Values;
 use crate::app::{App, Visit};
-use crate::line::{FencedIo, Line};
-use crate::routes::endpoint;
+use crate::door::line::{FencedIo, Line};
+use crate::door::routes::endpoint;
 use crate::spawn::Tasks;
-use crate::values::Values;
 
 /// Bytes of one request's head.
 const HEAD_MAX: usize = 64 * 1024;

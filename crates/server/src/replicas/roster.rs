@@ -18,7 +18,7 @@ use tollgate_policy::units::Tokens;
 
 use crate::config::{Address, CommandConfig, HealthConfig, ModelConfig, PORT, ReplicaConfig};
 use crate::desk::{Desk, ReplicaTask};
-use crate::process::Recipe;
+use crate::replicas::process::Recipe;
 use crate::spawn::UntilStop;
 use crate::upstream::life::{Care, Hosting};
 use crate::upstream::pool::{Aside, Pool};

@@ -12,14 +12,14 @@ use tollgate_policy::outcome::{EngineEnding, Outcome};
 use tollgate_policy::units::{Micros, Time};
 use tollgate_wire::{ChunkWriter, Piece, sse};
 
+use crate::answer::calls::{Calls, Spoken, Written};
+use crate::answer::held::Held;
+use crate::answer::refuse;
 use crate::answer::{called, finish_reason, wire_logprob, wire_usage};
-use crate::calls::{Calls, Spoken, Written};
 use crate::clock::Clock;
-use crate::held::Held;
-use crate::inflight::Letter;
-use crate::line::Line;
-use crate::patience::Patience;
-use crate::refuse;
+use crate::desk::inflight::Letter;
+use crate::door::line::Line;
+use crate::door::patience::Patience;
 
 /// What made the response begin.
 #[derive(Debug)]

@@ -9,7 +9,7 @@ use std::future::poll_fn;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
 
-use crate::inflight::Letter;
+use crate::desk::inflight::Letter;
 
 /// A way to write letters; when the last is gone, none come any more.
 #[derive(Debug)]

@@ -21,12 +21,12 @@ use tollgate_policy::units::{Micros, Time};
 
 use self::recording::{Kept, Recording};
 use crate::answer;
+use crate::answer::refuse;
 use crate::app::{App, Turned, Visit};
-use crate::clerk::REPLAY_US;
+use crate::door::line::Line;
 use crate::guarded::guarded;
-use crate::line::Line;
 use crate::prepare::Order;
-use crate::refuse;
+use crate::store::clerk::REPLAY_US;
 use crate::store::{Digest, Store};
 use tollgate_wire::RelayKind;
 

@@ -10,7 +10,7 @@ use prometheus_client::registry::Registry;
 use tollgate_policy::ids::{ModelId, ReplicaId};
 
 use super::ReplicaLabel;
-use crate::quick::QuickMap;
+use crate::desk::quick::QuickMap;
 
 /// Counters by model and reason, gauges by replica.
 #[derive(Debug, Default)]

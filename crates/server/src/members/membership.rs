@@ -16,9 +16,9 @@ use tollgate_policy::units::Micros;
 use tollgate_policy::usage::Weights;
 
 use crate::app::{App, Callers};
-use crate::budget::Budget;
 use crate::config::Config;
-use crate::identity::{Caller, Identity, KeyRing, Keys, NamedKey};
+use crate::members::budget::Budget;
+use crate::members::identity::{Caller, Identity, KeyRing, Keys, NamedKey};
 use crate::server::weights;
 use crate::store::{Directory, KeyRow, PriceRow, TenantRow};
 use tollgate_wire::RelayKind;
@@ -227,7 +227,11 @@ impl Sources {
             }
         }
         for row in self.stored() {
-            if let Some(Ok(budget)) = row.budget.as_ref().map(crate::budget::BudgetText::read) {
+            if let Some(Ok(budget)) = row
+                .budget
+                .as_ref()
+                .map(crate::members::budget::BudgetText::read)
+            {
                 budgets.push(Budgeted {
                     payer: number(&row.name),
                     name: row.name.clone(),
@@ -236,7 +240,11 @@ impl Sources {
             }
         }
         for row in self.stored_keys() {
-            if let Some(Ok(budget)) = row.budget.as_ref().map(crate::budget::BudgetText::read) {
+            if let Some(Ok(budget)) = row
+                .budget
+                .as_ref()
+                .map(crate::members::budget::BudgetText::read)
+            {
                 budgets.push(Budgeted {
                     payer: Payer::Key(app.desk.books().keys().number(&row.id)),
                     name: row.id.clone(),

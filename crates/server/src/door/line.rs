@@ -20,10 +20,10 @@ use tollgate_policy::units::{Micros, Time};
 
 use crate::clock::Clock;
 use crate::desk::Desk;
-use crate::inflight::InFlight;
-use crate::linger::Linger;
-use crate::malformed::in_words;
-use crate::patience::Patience;
+use crate::desk::inflight::InFlight;
+use crate::door::linger::Linger;
+use crate::door::malformed::in_words;
+use crate::door::patience::Patience;
 
 /// How long after its bound a stream may take to say goodbye before its connection is cut.
 const GOODBYE: Micros = Micros::from_millis(300);
@@ -400,8 +400,8 @@ mod tests {
 
     use super::*;
     use crate::books::Books;
+    use crate::books::metrics::Metrics;
     use crate::journal::Journal;
-    use crate::metrics::Metrics;
 
     /// A desk without models, and the folder of its ledger.
     fn desk() -> (Arc<Desk>, TempDir) {

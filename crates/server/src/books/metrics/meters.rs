@@ -17,7 +17,7 @@ use tollgate_policy::units::Micros;
 use super::{
     Ending, NONE, Promise, Seconds, TENANT_LABELS_MAX, TenantLabel, TokenKind, secs, tenant_label,
 };
-use crate::quick::QuickMap;
+use crate::desk::quick::QuickMap;
 
 /// What every request moves when it ends.
 #[derive(Debug)]
