@@ -6,6 +6,7 @@
 //! what it has not counted yet. None of them decides which replica gets what, or when: that is the
 //! policy's.
 
+pub(crate) mod ask;
 pub(crate) mod engines;
 pub(crate) mod exchange;
 pub(crate) mod headers;

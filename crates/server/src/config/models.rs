@@ -6,19 +6,19 @@ use std::num::NonZeroU32;
 use std::path::{Path, PathBuf};
 
 use tollgate_engine::llama::Pooling;
-use tollgate_policy::batch::{Order, Scheduler};
-use tollgate_policy::engine::Reservation;
 use tollgate_policy::ids::ModelId;
 use tollgate_policy::pace::Target;
 use tollgate_policy::shelf::Loading;
-use tollgate_policy::tenant::Class;
 use tollgate_policy::units::{KvBlocks, Micros, Tokens};
 use tollgate_policy::window::Bounds;
 
 use super::decode::{Cursor, Fields};
-use super::fleet::{self, CommandConfig, HealthConfig, RoutingConfig};
+use super::fake::FakeConfig;
+use super::fleet::{self, HealthConfig, RoutingConfig};
 use super::prefixes::Published;
-use super::remote::{self, Address, RemoteConfig, RemoteKind};
+use super::remote::{RemoteConfig, RemoteKind};
+use super::replicas::{ReplicaConfig, replicas};
+use super::schedule::ScheduleConfig;
 use super::stuck::Stuck;
 use super::{server, slo, window};
 
@@ -27,12 +27,6 @@ pub(super) const CONTEXT_MAX: u64 = 10_000_000;
 
 /// The largest KV pool, in tokens.
 const KV_TOKENS_MAX: u64 = 1_000_000_000;
-
-/// Engines of one model in this process; each has a thread and a KV pool of its own.
-const REPLICAS_MAX: usize = 16;
-
-/// Engines of one model in other processes.
-const REMOTE_REPLICAS_MAX: usize = 256;
 
 const NAME_CHARS_MAX: usize = 128;
 const NAME_SIGNS: &str = "._:/-";
@@ -142,90 +136,6 @@ pub struct ModelConfig {
     pub loading: Option<Loading>,
 }
 
-/// One engine of a model.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct ReplicaConfig {
-    /// Where it listens, if it runs in another process.
-    pub url: Option<Address>,
-    /// How it is started, if the gateway starts it.
-    pub command: Option<CommandConfig>,
-    /// The one class it serves, where it does not serve all.
-    pub only: Option<Class>,
-}
-
-/// How the steps of an engine are planned.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ScheduleConfig {
-    /// Whether requests of one tenant share the KV of what their prompts begin with alike.
-    pub prefix_cache: bool,
-    /// When waiting sequences start.
-    pub scheduler: Scheduler,
-    /// Who gets a step's tokens first.
-    pub order: Order,
-    /// Whether prompts of tenants that have their share are computed no faster than prompts come.
-    pub paced: bool,
-    /// Tokens that one sequence may compute in a step, 16 to 8192; `None` is all of the step.
-    pub chunk_tokens: Option<Tokens>,
-    /// How much room a sequence is given.
-    pub reservation: Reservation,
-}
-
-impl Default for ScheduleConfig {
-    fn default() -> Self {
-        Self {
-            // With it, a sequence's KV lies where there was room, and llama.cpp rounds by where it
-            // lies: a seed need not repeat its text, which clients count on more than on speed.
-            prefix_cache: false,
-            scheduler: Scheduler::Continuous,
-            order: Order::DecodeFirst,
-            paced: true,
-            chunk_tokens: None,
-            reservation: Reservation::Paged,
-        }
-    }
-}
-
-impl ScheduleConfig {
-    fn read(fields: &mut Fields<'_, '_>) -> Self {
-        let default = Self::default();
-        let schedulers = [
-            ("fifo", Scheduler::Fifo),
-            ("static", Scheduler::Static),
-            ("continuous", Scheduler::Continuous),
-        ];
-        let orders = [
-            ("decode_first", Order::DecodeFirst),
-            ("prefill_first", Order::PrefillFirst),
-        ];
-        let reservations = [
-            ("paged", Reservation::Paged),
-            ("contiguous", Reservation::Contiguous),
-        ];
-        Self {
-            prefix_cache: fields
-                .optional("prefix_cache", |value| {
-                    value.choice(&[("on", true), ("off", false)])
-                })
-                .unwrap_or(default.prefix_cache),
-            scheduler: fields
-                .optional("scheduler", |value| value.choice(&schedulers))
-                .unwrap_or(default.scheduler),
-            order: fields
-                .optional("order", |value| value.choice(&orders))
-                .unwrap_or(default.order),
-            paced: fields
-                .optional("prefill_pacing", |value| {
-                    value.choice(&[("on", true), ("off", false)])
-                })
-                .unwrap_or(default.paced),
-            chunk_tokens: fields.optional("chunk_tokens", |value| tokens(&value, 16, 8192)),
-            reservation: fields
-                .optional("kv", |value| value.choice(&reservations))
-                .unwrap_or(default.reservation),
-        }
-    }
-}
-
 /// What runs a model.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum EngineConfig {
@@ -243,39 +153,6 @@ pub enum EngineConfig {
     Fake(FakeConfig),
     /// Engines in other processes.
     Remote(RemoteConfig),
-}
-
-/// The cost model of a fake engine.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct FakeConfig {
-    /// What a step takes, up to 10 s.
-    pub step: Micros,
-    /// What each sequence adds to a step, up to 1 s.
-    pub per_sequence: Micros,
-    /// Prompt tokens a second, 1 to 1,000,000,000.
-    pub prefill_tokens_per_second: u64,
-    /// The context the model pretends to be made for, in tokens.
-    pub context: Tokens,
-    /// The KV pool where the model names none, in tokens and whole blocks.
-    pub kv_tokens: Tokens,
-    /// Decides the text, together with the prompt.
-    pub seed: u64,
-    /// Numbers of each vector, 1 to 65536, where it makes vectors in place of text.
-    pub vector: Option<u32>,
-}
-
-impl Default for FakeConfig {
-    fn default() -> Self {
-        Self {
-            step: Micros::from_millis(10),
-            per_sequence: Micros::new(150),
-            prefill_tokens_per_second: 12_000,
-            context: Tokens::new(8192),
-            kv_tokens: Tokens::new(65_536),
-            seed: 1,
-            vector: None,
-        }
-    }
 }
 
 /// The bounds of a queue.
@@ -622,39 +499,6 @@ impl Kind {
     }
 }
 
-impl FakeConfig {
-    fn read(section: &Cursor<'_>) -> Option<Self> {
-        section.mapping(Self::read_fields)
-    }
-
-    fn read_fields(fields: &mut Fields<'_, '_>) -> Self {
-        let default = Self::default();
-        Self {
-            step: fields
-                .optional("step", |value| value.duration(span(0, 10_000)))
-                .unwrap_or(default.step),
-            per_sequence: fields
-                .optional("per_sequence", |value| value.duration(span(0, 1_000)))
-                .unwrap_or(default.per_sequence),
-            prefill_tokens_per_second: fields
-                .optional("prefill_tokens_per_second", |value| {
-                    value.integer(1..=1_000_000_000)
-                })
-                .unwrap_or(default.prefill_tokens_per_second),
-            context: fields
-                .optional("context", |value| tokens(&value, 16, CONTEXT_MAX))
-                .unwrap_or(default.context),
-            kv_tokens: fields
-                .optional("kv_tokens", kv_tokens)
-                .unwrap_or(default.kv_tokens),
-            seed: fields
-                .optional("seed", |value| value.integer(0..=u64::MAX))
-                .unwrap_or(default.seed),
-            vector: fields.optional("vector", |value| value.integer(1..=65_536)),
-        }
-    }
-}
-
 impl QueueConfig {
     fn read(section: &Cursor<'_>) -> Option<Self> {
         let default = Self::default();
@@ -664,79 +508,6 @@ impl QueueConfig {
                 .unwrap_or(default.max_requests),
             max_wait: fields.optional("max_wait", |value| value.duration(span(0, 3_600_000))),
         })
-    }
-}
-
-/// Reads the engines of one model. Some must serve every class, or a tenant's promise could be one
-/// that nobody keeps.
-fn replicas(fields: &mut Fields<'_, '_>, kind: Option<RemoteKind>) -> Option<Vec<ReplicaConfig>> {
-    let remote = kind.is_some();
-    let most = if remote {
-        REMOTE_REPLICAS_MAX
-    } else {
-        REPLICAS_MAX
-    };
-    if remote {
-        let need = "say where the engines listen: [{ url: \"http://127.0.0.1:8000\" }]";
-        fields.required("replicas", need, |value| replica_list(&value, most, kind))
-    } else {
-        fields.optional("replicas", |value| replica_list(&value, most, kind))
-    }
-}
-
-fn replica_list(
-    section: &Cursor<'_>,
-    most: usize,
-    kind: Option<RemoteKind>,
-) -> Option<Vec<ReplicaConfig>> {
-    let want = format!("a list of 1 to {most} replicas, like [{{}}, {{}}]");
-    let list = section.list(|replica| replica.mapping(|fields| replica_fields(fields, kind)))?;
-    if section.is_empty_list() || list.len() > most {
-        return section.refuse(want);
-    }
-    if list.iter().all(|replica| replica.only.is_some()) {
-        section.report("leaves nobody to serve the other classes; add {}");
-        return None;
-    }
-    Some(list)
-}
-
-fn replica_fields(fields: &mut Fields<'_, '_>, kind: Option<RemoteKind>) -> ReplicaConfig {
-    let (url, command) = match kind {
-        Some(kind) => {
-            let url = fields.optional("url", |value| remote::address(&value));
-            let command = CommandConfig::read(fields, kind);
-            match (
-                fields.find("url").is_some(),
-                fields.find("command").is_some(),
-            ) {
-                (true, true) => fields.report("command", "is given beside url; leave one out"),
-                (false, false) => {
-                    let need = "say where it listens, like http://127.0.0.1:8000, or how it is \
-                                started by command";
-                    fields.report("url", format!("is missing; {need}"));
-                }
-                (true, false) | (false, true) => {}
-            }
-            (url, command)
-        }
-        None => {
-            for key in ["url", "command", "device", "start_timeout"] {
-                if fields.find(key).is_some() {
-                    fields.report(
-                        key,
-                        "is for engines in other processes; this one is in ours",
-                    );
-                }
-            }
-            (None, None)
-        }
-    };
-    let only = |value: Cursor<'_>| value.choice(&[("reserved", Class::Reserved)]);
-    ReplicaConfig {
-        url,
-        command,
-        only: fields.optional("only", only),
     }
 }
 
@@ -772,7 +543,7 @@ pub(super) fn tokens(value: &Cursor<'_>, low: u64, high: u64) -> Option<Tokens> 
 }
 
 /// Reads the size of a KV pool.
-fn kv_tokens(value: Cursor<'_>) -> Option<Tokens> {
+pub(super) fn kv_tokens(value: Cursor<'_>) -> Option<Tokens> {
     let block = KvBlocks::SLOTS;
     let tokens = tokens(&value, block.get(), KV_TOKENS_MAX)?;
     match tokens.get().is_multiple_of(block.get()) {
@@ -782,6 +553,6 @@ fn kv_tokens(value: Cursor<'_>) -> Option<Tokens> {
 }
 
 /// From `low` to `high` milliseconds.
-fn span(low: u64, high: u64) -> std::ops::RangeInclusive<Micros> {
+pub(super) fn span(low: u64, high: u64) -> std::ops::RangeInclusive<Micros> {
     Micros::from_millis(low)..=Micros::from_millis(high)
 }

@@ -19,7 +19,7 @@ use crate::app::{App, Callers};
 use crate::config::Config;
 use crate::members::budget::Budget;
 use crate::members::identity::{Caller, Identity, KeyRing, Keys, NamedKey};
-use crate::server::weights;
+use crate::server::plans::weights;
 use crate::store::{Directory, KeyRow, PriceRow, TenantRow};
 use tollgate_wire::RelayKind;
 

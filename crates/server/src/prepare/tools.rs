@@ -7,7 +7,7 @@ use tollgate_wire::{
     ToolChoice, Tools,
 };
 
-use super::bad;
+use super::here::bad;
 use crate::app::EngineModel;
 
 /// How calls are read out of an answer.

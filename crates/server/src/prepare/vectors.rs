@@ -1,10 +1,13 @@
 //! Requests for vectors, and which model answers what: one that makes vectors makes no text.
 
+use tollgate_engine::Token;
 use tollgate_policy::units::Tokens;
 use tollgate_wire::{BadRequest, EmbeddingRequest};
 
-use super::{Draft, Endpoint, Token, bad};
+use super::Endpoint;
+use super::here::bad;
 use crate::app::EngineModel;
+use crate::desk::Draft;
 
 /// Refuses what the model does not make.
 pub(super) fn check_makes(served: &EngineModel, endpoint: Endpoint) -> Result<(), BadRequest> {

@@ -17,7 +17,8 @@ use tokio::io::{AsyncRead, ReadBuf};
 use tokio::sync::Mutex;
 use tollgate_policy::outcome::Failure;
 
-use super::exchange::{Ask, Failed};
+use super::ask::Ask;
+use super::exchange::Failed;
 use super::http1::Head;
 use super::io::Io;
 use super::pool::{Age, Connection, Pool};

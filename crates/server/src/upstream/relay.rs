@@ -23,7 +23,8 @@ use tollgate_wire::{
     Edits, EngineError, ErrorShape, Finish, Patch, Relay, RelayKind, StreamUsage, Tap, Whole,
 };
 
-use super::exchange::{Ask, Failed, Part, Reply, Streaming, ask, retry_after};
+use super::ask::{Ask, Part};
+use super::exchange::{Failed, Reply, Streaming, ask, retry_after};
 use super::headers::copy_response;
 use super::http1::Fields;
 use super::model::{RemoteModel, Upstream};
