@@ -104,11 +104,14 @@ async fn a_wait_is_estimated_once_the_pace_is_measured() {
 fn few(window: &str) -> String {
     let yaml = yaml().replace("class: reserved, floor: 10%", "weight: 1");
     let yaml = yaml.replace("step: 1ms", "step: 5ms");
-    yaml.replace("max_sequences: 1", &format!("max_sequences: 4\n    {window}"))
+    yaml.replace(
+        "max_sequences: 1",
+        &format!("max_sequences: 4\n    {window}"),
+    )
 }
 
 /// Floods it, and waits until two wait, so many running.
-async fn flooded(rig: &Rig, running: usize) -> Vec<crate::support::Held> {
+async fn flooded(rig: &Rig, running: usize) -> Vec<tokio::net::TcpStream> {
     let mut held = Vec::new();
     for n in 0..running + 2 {
         held.push(rig.hold(&Ask::endless().of("flood")).await);
@@ -143,7 +146,10 @@ async fn who_waits_for_a_full_window_is_told_so_and_a_guest_passes_and_is_counte
         let name = format!("tollgate_{name}{{model=\"m\",replica=\"0\"}}");
         sample(&page, &name).unwrap().to_owned()
     };
-    assert_eq!((of("window_guests"), of("engine_places_given")), ("1".into(), "1".into()));
+    assert_eq!(
+        (of("window_guests"), of("engine_places_given")),
+        ("1".into(), "1".into())
+    );
 }
 
 #[tokio::test]
@@ -154,7 +160,10 @@ async fn who_waits_though_a_place_is_kept_is_told_that() {
     let page = rig.queue().await;
     assert_eq!(page["models"][0]["running_requests"], 3);
     let shown = waiting(&page);
-    assert!(shown.iter().all(|one| one["waits_for"] == "headroom"), "{shown:?}");
+    assert!(
+        shown.iter().all(|one| one["waits_for"] == "headroom"),
+        "{shown:?}"
+    );
 }
 
 #[tokio::test]
