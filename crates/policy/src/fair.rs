@@ -40,23 +40,14 @@ pub struct Waiting {
     pub prompt: Tokens,
     /// What it is expected to cost: prompt and estimated output.
     pub work: Tokens,
+    /// Whether it is expected to be over soon once it runs.
+    pub is_brief: bool,
     /// What it is expected to hold of a replica's KV.
     pub kv: KvBlocks,
     /// Service that is charged when it is dispatched, and given back as far as it is not served.
     pub prepay: Service,
     /// When it gives up.
     pub deadline: Time,
-}
-
-impl Waiting {
-    /// The most tokens that a request is expected to make which is over soon: two seconds of a slow
-    /// computer.
-    pub const BRIEF: Tokens = Tokens::new(64);
-
-    /// Whether it is expected to be over soon once it runs.
-    pub fn is_brief(&self) -> bool {
-        self.work - self.prompt <= Self::BRIEF
-    }
 }
 
 /// The queue is at its bound.

@@ -201,7 +201,7 @@ impl Gateway {
             pool.queue.holding(waiting.tenant).running,
         );
         let beyond = pool.running.saturating_sub(slots);
-        let (guest, more) = match waiting.is_brief() {
+        let (guest, more) = match waiting.is_brief {
             true => (Guest::Brief, 1),
             false => (Guest::Staying, 2),
         };
@@ -521,7 +521,7 @@ impl Gateway {
             Haste::AsTheyCome
         } else if share >= slots {
             Haste::WhileAlone
-        } else if waiting.is_brief() {
+        } else if waiting.is_brief {
             Haste::InPassing
         } else {
             Haste::AtOnce
