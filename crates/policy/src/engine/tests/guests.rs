@@ -297,6 +297,26 @@ fn a_newcomer_each_second_finds_a_place_at_once_however_many_tenants_have_long_a
 }
 
 #[test]
+fn with_more_newcomers_than_guests_can_be_a_long_answer_takes_little_more_than_twice_its_time() {
+    for (caches, most) in [(true, 1_250), (false, 1_400)] {
+        for long in 1..=4 {
+            let load = Load {
+                long,
+                caches,
+                every: 3,
+                ..EACH_SECOND
+            };
+            let world = World::played(load, 6_000);
+            let slowest = world.took.iter().max();
+            assert!(
+                world.took.len() > 8 && slowest < Some(&most),
+                "{load:?}: {slowest:?}"
+            );
+        }
+    }
+}
+
+#[test]
 fn what_is_computed_again_for_those_who_gave_a_place_stays_in_proportion_to_what_they_made() {
     for (caches, most) in [(true, 3), (false, 8)] {
         let load = Load {
