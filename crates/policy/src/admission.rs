@@ -9,6 +9,10 @@ use crate::units::{Micros, Tokens};
 /// not tell: an estimate, not a limit.
 pub const OUTPUT_GUESS: Tokens = Tokens::new(256);
 
+/// The most tokens that an answer is expected to have which is over soon: two seconds of a slow
+/// computer.
+pub const BRIEF: Tokens = Tokens::new(64);
+
 /// What one request was granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
@@ -16,19 +20,23 @@ pub struct Grant {
     pub output_max: Tokens,
     /// What it is expected to hold at its end: prompt and estimated output.
     pub expected: Tokens,
+    /// Whether nothing says that its answer is longer than [`BRIEF`]. Room is set aside for a usual
+    /// answer where nothing is known; a place is given to one of which nothing bad is known.
+    pub is_brief: bool,
 }
 
 /// Fits a request into the context: the longer its prompt, the shorter the longest answer.
 ///
 /// An answer that may be longer than the context allows is cut, not refused: it ends with `length`.
-/// A prompt that leaves no room for one token of answer is refused.
+/// A prompt that leaves no room for one token of answer is refused. `usual` is what answers of its
+/// tenant come to, where there were some.
 ///
 /// # Errors
 /// [`Rejection::ContextExceeded`], with both numbers.
 pub fn fit(
     prompt: Tokens,
     asked: Option<Tokens>,
-    guess: Tokens,
+    usual: Option<Tokens>,
     context: Tokens,
     limits: &Limits,
 ) -> Result<Grant, Rejection> {
@@ -42,10 +50,12 @@ pub fn fit(
     let room = context - prompt;
     let cap = limits.max_output.map_or(room, |own| own.min(room));
     let output_max = asked.map_or(cap, |asked| asked.min(cap));
-    let estimate = asked.map_or_else(|| guess.min(output_max), |_| output_max);
+    let guess = usual.unwrap_or(OUTPUT_GUESS).min(output_max);
+    let said = asked.map(|_| output_max);
     Ok(Grant {
         output_max,
-        expected: prompt + estimate,
+        expected: prompt + said.unwrap_or(guess),
+        is_brief: said.or(usual).is_none_or(|output| output <= BRIEF),
     })
 }
 
@@ -105,7 +115,7 @@ mod tests {
         fit(
             Tokens::new(prompt),
             asked.map(Tokens::new),
-            OUTPUT_GUESS,
+            None,
             CONTEXT,
             limits,
         )
@@ -149,6 +159,17 @@ mod tests {
         let grant = fit_in(50, None, &Limits::default()).unwrap();
         assert_eq!(grant.output_max, Tokens::new(462));
         assert_eq!(grant.expected, Tokens::new(50) + OUTPUT_GUESS);
+    }
+
+    #[test]
+    fn an_answer_is_brief_unless_something_says_that_it_is_not() {
+        let is_brief = |asked: Option<u64>, usual: Option<u64>| {
+            let (asked, usual) = (asked.map(Tokens::new), usual.map(Tokens::new));
+            let grant = fit(Tokens::new(9), asked, usual, CONTEXT, &Limits::default());
+            grant.unwrap().is_brief
+        };
+        assert!(is_brief(Some(64), Some(500)) && is_brief(None, Some(64)) && is_brief(None, None));
+        assert!(!is_brief(Some(65), Some(5)) && !is_brief(None, Some(65)));
     }
 
     #[test]

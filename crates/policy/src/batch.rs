@@ -89,16 +89,59 @@ pub struct Candidate {
     pub reserved: Option<Tokens>,
     /// Whether it ran before: it has its sequence id still, and nobody passes it.
     pub seated: bool,
+    /// Steps since it gave its place to another, where that is why it waits.
+    pub gave: Option<u32>,
     /// Sequences that started before it though they came after it.
     pub passed: u32,
     /// Whether somebody else is computing what it could share.
     pub hold: Hold,
     /// As in [`View`].
     pub paced: bool,
+    /// Whether it is expected to be over soon, so that any tenant that was served more gives it a
+    /// place.
+    pub brief: bool,
     /// As in [`View`].
     pub served: Service,
     /// How many sequences of its tenant run.
     pub running: usize,
+}
+
+impl Candidate {
+    /// What it would compute to go on.
+    fn missing(&self) -> Tokens {
+        self.known - self.matched
+    }
+
+    /// Free blocks that it takes, now or later, as far as anyone knows.
+    fn takes(&self) -> KvBlocks {
+        self.reserved.unwrap_or(self.known).blocks() - self.held + self.idle
+    }
+
+    /// Whether this one, which gave up its place, lets newcomers have a place that comes free: for
+    /// as long as it would keep that itself.
+    fn lets_by(&self) -> bool {
+        let steps = self.gave.map(u64::from);
+        steps.is_some_and(|steps| steps < stay(self.missing()).get())
+    }
+
+    /// Whether it leaves the last free place to newcomers that may come: where one comes soon, what
+    /// it would compute again is for nothing.
+    fn rests(&self) -> bool {
+        let steps = self.gave.map(u64::from);
+        steps.is_some_and(|steps| steps < part(self.missing()).get().min(REST_MAX))
+    }
+
+    /// Whether this newcomer is given a place before `gave`, which gave one up: if it would have to
+    /// give it to this one at once otherwise.
+    fn goes_before(&self, gave: &Self) -> bool {
+        let with_gave = gave.running.saturating_add(1);
+        !self.seated && self.served < gave.served && with_gave >= self.asks_of_host()
+    }
+
+    /// How many sequences a tenant must have running to give it a place.
+    fn asks_of_host(&self) -> usize {
+        self.running.saturating_add(if self.brief { 1 } else { 2 })
+    }
 }
 
 /// Why a waiting sequence may not start now, whatever the room.
@@ -171,6 +214,25 @@ pub struct Plan {
 /// on, and few enough that it is not starved by them.
 pub const PASSES_MAX: u32 = 32;
 
+/// Of what was computed again for a sequence when it was given a place back, one in so many must be
+/// new before it gives that place up: what is lost by giving is no more than so many times what was
+/// made.
+const NEW_PART: u64 = 8;
+
+/// Steps for which a sequence that gave up its place leaves one empty for newcomers at most: some
+/// seconds on a slow computer.
+const REST_MAX: u64 = 128;
+
+fn part(again: Tokens) -> Tokens {
+    Tokens::new(again.get() / NEW_PART)
+}
+
+/// New tokens for which a sequence keeps a place that it was given back, after `again` of its
+/// tokens had to be computed again: at least a block, since caches keep whole blocks.
+pub fn stay(again: Tokens) -> Tokens {
+    part(again).max(KvBlocks::new(1).slots())
+}
+
 /// Plans one step. `running` and `waiting` are in order of arrival; those that ran before come
 /// first among those that wait.
 ///
@@ -183,7 +245,13 @@ pub const PASSES_MAX: u32 = 32;
 /// Where as many run as may, a waiting sequence of a tenant that was served less takes the place of
 /// the newest one of the tenant that was served most, if that tenant runs at least two more: the
 /// places of two tenants come closer to each other by it and never change sides, so none is taken
-/// back and forth. One place changes hands in a step.
+/// back and forth. One that is over soon does so where that tenant runs one more: it is back soon.
+/// One place changes hands in a step.
+///
+/// Who gave up its place goes on when one is free, in the order in which they gave. But for as long
+/// as it would keep that place, newcomers that would take it at once are given it first; and while
+/// what it would compute again is much beside the time that it has waited, it leaves the last place
+/// empty for them.
 pub fn plan(running: &[View], waiting: &[Candidate], limits: Limits) -> Plan {
     let mut planner = Planner {
         running,
@@ -331,6 +399,8 @@ impl Planner<'_> {
         let mut room = self.room_beside();
         // Those that did not fit, and how often each was passed.
         let mut blocked: Vec<(usize, u32)> = Vec::new();
+        // The first that leaves the last place to others.
+        let mut behind = None;
         for (index, one) in waiting.iter().enumerate() {
             let starved = blocked.iter().any(|(_, passed)| *passed >= PASSES_MAX);
             if starved || self.budget == Tokens::ZERO || !self.may_start(one, limits) {
@@ -343,14 +413,19 @@ impl Planner<'_> {
                 self.plan.delayed += 1;
                 continue;
             }
+            if places == 1 && behind.is_none() {
+                let coming = waiting.iter().skip(index + 1);
+                let coming = coming.filter(|_| seats > 0);
+                behind = self.stands_back(one, coming, room).then_some(one);
+            }
+            let kept = places == 1 && behind.is_some_and(|gave| !one.goes_before(gave));
             let host = (places == 0).then(|| self.host(one));
-            if host == Some(None) {
+            if kept || host == Some(None) {
                 self.plan.delayed += usize::from(one.seated);
                 continue;
             }
-            let needed = one.reserved.unwrap_or(one.known).blocks() - one.held;
-            if needed + one.idle > room {
-                if one.seated {
+            if one.takes() > room {
+                if one.seated && one.gave.is_none() {
                     return;
                 }
                 blocked.push((index, one.passed));
@@ -364,7 +439,7 @@ impl Planner<'_> {
                 None => places -= 1,
             }
             seats -= usize::from(!one.seated);
-            room -= needed + one.idle + KvBlocks::new(1);
+            room -= one.takes() + KvBlocks::new(1);
             self.start(index, one);
             for (index, passed) in &mut blocked {
                 *passed += 1;
@@ -373,12 +448,26 @@ impl Planner<'_> {
         }
     }
 
+    /// Whether one that gave up its place leaves the last one that is free to others: to one of
+    /// those that are `coming`, or to some that may come.
+    fn stands_back<'c>(
+        &self,
+        one: &Candidate,
+        mut coming: impl Iterator<Item = &'c Candidate>,
+        room: KvBlocks,
+    ) -> bool {
+        let takes_it = |other: &Candidate| {
+            other.goes_before(one) && !self.is_held(other.hold) && other.takes() <= room
+        };
+        one.rests() || (one.lets_by() && coming.any(takes_it))
+    }
+
     /// Whose place a waiting sequence may take.
     fn host(&self, one: &Candidate) -> Option<usize> {
         let gives = |index: &usize| {
             let view = &self.running[*index];
             let may = view.gives && view.reserved.is_none();
-            may && view.served > one.served && view.running >= one.running + 2
+            may && view.served > one.served && view.running >= one.asks_of_host()
         };
         let hosts = (0..self.running.len()).filter(gives);
         hosts

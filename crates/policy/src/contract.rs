@@ -105,9 +105,9 @@ impl Contract {
         self.all.learn(output);
     }
 
-    /// The output to expect of a request that does not say.
-    pub fn expected_output(&self) -> Tokens {
-        self.all.expected_output()
+    /// The output to expect of a request that does not say, once there were others.
+    pub const fn usual_output(&self) -> Option<Tokens> {
+        self.all.usual_output()
     }
 
     /// Queued and running.

@@ -38,7 +38,8 @@ pub struct Engine {
     seats: Vec<SeqId>,
     /// In the order in which they started. invariant: each has a sequence id.
     running: Vec<Sequence>,
-    /// Preempted ones first, then in order of arrival. invariant: none has blocks.
+    /// Preempted ones first, then those that gave up their place, in the order in which they did,
+    /// then the others in order of arrival. invariant: none has blocks.
     waiting: VecDeque<Sequence>,
     /// What each tenant was served, by weight. invariant: only tenants with sequences here.
     served: BTreeMap<TenantId, Service>,
@@ -148,9 +149,11 @@ impl Engine {
             joinable: self.filling,
         };
         let plan = batch::plan(&running, &waiting, limits);
-        self.delayed = plan.delayed;
+        // Who gives up its place in this step waits for one after it.
+        self.delayed = plan.delayed + usize::from(plan.host.is_some());
         for (candidate, sequence) in waiting.iter().zip(&mut self.waiting) {
             sequence.held += u32::from(candidate.hold == Hold::Running);
+            sequence.gave = sequence.gave.map(|plans| plans.saturating_add(1));
         }
         let work = self.carry_out(&plan);
         self.in_flight.clone_from(&work);
@@ -205,6 +208,7 @@ impl Engine {
         );
         assert!(self.running.len() <= usize::try_from(self.config.sequences).unwrap_or(0));
         assert!(self.running.iter().all(|sequence| sequence.seat.is_some()));
+        assert!(self.running.iter().all(|sequence| sequence.gave.is_none()));
         assert!(
             self.waiting
                 .iter()
@@ -321,7 +325,6 @@ impl Engine {
     /// Gives a sequence that starts its id, and what there is of its KV.
     fn adopt(&mut self, sequence: &mut Sequence) {
         sequence.seat = sequence.seat.or_else(|| self.seats.pop());
-        sequence.placed = sequence.known();
         let Some(seat) = sequence.seat else { return };
         if sequence.reached == Tokens::ZERO {
             self.totals.prompt += sequence.prompt;
@@ -339,6 +342,7 @@ impl Engine {
             self.copy(Some(found.owner), seat, count);
             sequence.reuse(count);
         }
+        sequence.take_place();
         self.totals.reused += sequence.cached - before;
     }
 
@@ -361,9 +365,10 @@ impl Engine {
         sequence.table.release(&mut self.pool);
         sequence.computed = Tokens::ZERO;
         match is_host {
-            true => sequence.yields += 1,
+            true => sequence.give_place(),
             false => sequence.preemptions += 1,
         }
+        self.totals.places_given += u64::from(is_host);
         let from = Tokens::ZERO;
         self.ops
             .extend(sequence.seat.map(|seq| KvOp::Trim { seq, from }));
@@ -381,13 +386,19 @@ impl Engine {
         sequence.seat.map(|seq| sequence.work(seq, count))
     }
 
-    /// Moves preempted sequences to the head of those that wait.
+    /// Moves preempted sequences to the head of those that wait, and one that gave up its place
+    /// behind those that did before it.
     fn withdraw(&mut self, preempted: &[usize]) {
         let mut preempted = preempted.to_vec();
         preempted.sort_unstable();
         for index in preempted.into_iter().rev() {
             let sequence = self.running.remove(index);
-            self.waiting.push_front(sequence);
+            let seated = |one: &Sequence| one.seat.is_some();
+            let place = match sequence.gave {
+                Some(_) => self.waiting.partition_point(seated),
+                None => 0,
+            };
+            self.waiting.insert(place, sequence);
         }
     }
 

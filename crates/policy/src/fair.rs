@@ -40,6 +40,8 @@ pub struct Waiting {
     pub prompt: Tokens,
     /// What it is expected to cost: prompt and estimated output.
     pub work: Tokens,
+    /// Whether it is expected to be over soon once it runs.
+    pub is_brief: bool,
     /// What it is expected to hold of a replica's KV.
     pub kv: KvBlocks,
     /// Service that is charged when it is dispatched, and given back as far as it is not served.
@@ -103,8 +105,8 @@ pub struct FairQueue {
     orders: Orders,
     clock: Clock,
     running: BTreeMap<RequestId, Running>,
-    /// invariant: how many lanes have something running.
-    holders: usize,
+    /// invariant: the lanes that have something running.
+    holders: BTreeSet<TenantId>,
     /// invariant: the sum of the weights of the lanes that count as active.
     active_weight: u64,
     /// invariant: how many of those are modest.
@@ -137,7 +139,7 @@ impl FairQueue {
             orders: Orders::default(),
             clock: Clock::default(),
             running: BTreeMap::new(),
-            holders: 0,
+            holders: BTreeSet::new(),
             active_weight: 0,
             modest: 0,
             expiring: BTreeSet::new(),
@@ -230,7 +232,7 @@ impl FairQueue {
         let waiting = self.unqueue(id)?;
         let lane = &mut self.lanes[position(waiting.tenant.get())];
         self.clock.starts(lane, self.policy);
-        self.holders += usize::from(lane.holding.running == 0);
+        self.holders.insert(waiting.tenant);
         lane.holding.running += 1;
         lane.holding.kv += waiting.kv;
         lane.debit(self.policy, waiting.prepay);
@@ -278,7 +280,9 @@ impl FairQueue {
         };
         let lane = &mut self.lanes[position(running.tenant.get())];
         lane.holding.running -= 1;
-        self.holders -= usize::from(lane.holding.running == 0);
+        if lane.holding.running == 0 {
+            self.holders.remove(&running.tenant);
+        }
         lane.holding.kv -= running.kv;
         lane.credit(self.policy, running.prepaid);
         self.reposition(running.tenant);
@@ -370,16 +374,10 @@ impl FairQueue {
         self.modest > usize::from(self.is_modest(tenant))
     }
 
-    /// Whether some other tenant has at least two more running than this one, where as many run as
-    /// there are `slots`: more do than could if each of the others had one more than it.
-    pub fn others_have_more(&self, tenant: TenantId, slots: u32) -> bool {
-        let own = self.holding(tenant).running;
-        let others = self.holders - usize::from(own > 0);
-        let others = u32::try_from(others).unwrap_or(u32::MAX);
-        slots
-            > others
-                .saturating_mul(own.saturating_add(1))
-                .saturating_add(own)
+    /// The tenants that have something running, and how many each.
+    pub fn holders(&self) -> impl Iterator<Item = (TenantId, u32)> + '_ {
+        let each = self.holders.iter();
+        each.map(|tenant| (*tenant, self.holding(*tenant).running))
     }
 
     /// Lets go of tenants that have not been active for long enough.
@@ -520,7 +518,7 @@ impl FairQueue {
             let modest = self.lanes.iter().filter(|lane| lane.is_modest());
             assert_eq!(self.modest, modest.count());
             let holds = |lane: &&Lane| lane.holding.running > 0;
-            assert_eq!(self.holders, self.lanes.iter().filter(holds).count());
+            assert_eq!(self.holders.len(), self.lanes.iter().filter(holds).count());
         }
     }
 }

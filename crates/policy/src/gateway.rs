@@ -50,7 +50,7 @@ use crate::slo;
 use crate::tenant::{Class, Tenant, TenantTable};
 use crate::units::{KvByteMicros, KvBytes, Micros, NanoUsd, Service, Time, Tokens};
 use crate::usage::Weights;
-use crate::window::{Bounds, Window};
+use crate::window::{Blocked, Bounds, Window};
 
 /// What the gateway is made from: one immutable snapshot.
 #[derive(Clone, Debug)]
@@ -430,6 +430,7 @@ impl Gateway {
                 position: *position,
                 ahead,
                 estimate: pool.rate.time_for(ahead),
+                waits: self.waits(pool, waiting),
             })
         });
         entries.collect()
@@ -439,6 +440,12 @@ impl Gateway {
     pub fn attained(&self, tenant: TenantId) -> Service {
         let each = self.pools.iter().map(|pool| pool.queue.attained(tenant));
         each.fold(Service::ZERO, |sum, one| sum + one)
+    }
+
+    /// The same by weight: what tenants are compared by, also in an engine.
+    pub fn attained_by_weight(&self, tenant: TenantId) -> Service {
+        let weight = u64::from(self.tenants.tenant(tenant).weight.get());
+        Service::new(self.attained(tenant).get() / weight)
     }
 
     /// What all tenants' levels hold together for requests that have not ended; nothing once all
@@ -597,6 +604,30 @@ pub struct QueueEntry {
     pub ahead: Tokens,
     /// How long that takes, where it has been measured.
     pub estimate: Option<Micros>,
+    /// What it waits for.
+    pub waits: Waits,
+}
+
+/// What a request waits for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Waits {
+    /// Its turn: there is room for it, and somebody is before it.
+    Turn,
+    /// A replica that takes requests of its class.
+    Replica,
+    /// Room.
+    Room(Blocked),
+}
+
+impl Waits {
+    /// The reason as operators read it.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Turn => "turn",
+            Self::Replica => "replica",
+            Self::Room(blocked) => blocked.label(),
+        }
+    }
 }
 
 /// What is where, at one moment.

@@ -15,6 +15,9 @@ pub enum Haste {
     /// At once: its tenant has less than its share.
     #[default]
     AtOnce,
+    /// At once, and it is expected to be over soon: so any tenant that was served more gives it a
+    /// place, and has that back soon.
+    InPassing,
     /// At once while its tenant is alone in the engine, and else as prompts come: nobody else was
     /// active when it was dispatched.
     WhileAlone,
@@ -26,7 +29,7 @@ impl Haste {
     /// Whether it is held to a pace, in an engine that holds work of `others` too.
     pub const fn is_paced(self, others: bool) -> bool {
         match self {
-            Self::AtOnce => false,
+            Self::AtOnce | Self::InPassing => false,
             Self::WhileAlone => others,
             Self::AsTheyCome => true,
         }

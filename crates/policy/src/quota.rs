@@ -6,7 +6,6 @@
 
 use std::collections::VecDeque;
 
-use crate::admission::OUTPUT_GUESS;
 use crate::bucket::{Bucket, Level, Rate};
 use crate::outcome::Rejection;
 use crate::tenant::Limits;
@@ -138,9 +137,10 @@ impl Levels {
         self.outputs.push(output);
     }
 
-    /// The output to expect of a request that does not say: nine of ten recent ones were no longer.
-    pub fn expected_output(&self) -> Tokens {
-        self.outputs.p90.unwrap_or(OUTPUT_GUESS)
+    /// The output to expect of a request that does not say, once there were others: nine of ten
+    /// recent ones were no longer.
+    pub const fn usual_output(&self) -> Option<Tokens> {
+        self.outputs.p90
     }
 
     /// Queued and running.
@@ -367,15 +367,15 @@ mod tests {
     #[test]
     fn an_estimate_follows_what_the_tenants_answers_are_like() {
         let mut levels = Levels::default();
-        assert_eq!(levels.expected_output(), OUTPUT_GUESS);
+        assert_eq!(levels.usual_output(), None);
         for n in 1..=10 {
             levels.learn(Tokens::new(n * 10));
         }
-        assert_eq!(levels.expected_output(), Tokens::new(90));
+        assert_eq!(levels.usual_output(), Some(Tokens::new(90)));
         for _ in 0..100 {
             levels.learn(Tokens::new(7));
         }
-        assert_eq!(levels.expected_output(), Tokens::new(7));
+        assert_eq!(levels.usual_output(), Some(Tokens::new(7)));
         assert_eq!(levels.outputs.recent.len(), Outputs::MEMORY);
     }
 

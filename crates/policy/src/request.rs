@@ -183,6 +183,7 @@ mod tests {
             floor: 0,
             prompt: Tokens::new(1),
             work: Tokens::new(2),
+            is_brief: true,
             kv: KvBlocks::new(1),
             prepay: Service::ZERO,
             deadline: Time::from_micros(1),

@@ -50,7 +50,8 @@ pub struct Bounds {
     /// a tenant that is alone.
     pub paced: bool,
     /// Sequences beyond what the replica can run that it takes of tenants below their share, since
-    /// it gives them places of those that had more.
+    /// it gives them places of those that had more. The last of them is for one that is expected to
+    /// be over soon, so that guests with long answers are in nobody's way for long.
     pub guests: u32,
     /// KV by class.
     pub thresholds: Thresholds,
@@ -155,13 +156,23 @@ pub struct Ask {
     pub may_use_kept: bool,
     /// Whether its tenant has less than its share running while others are active too.
     pub beside_others: bool,
-    /// Whether, of a full replica, some other tenant has so much more that it would give up a place
-    /// for it.
-    pub others_have_more: bool,
+    /// Whether a full replica would take it all the same.
+    pub guest: Guest,
     /// Per cent of the KV set aside for its tenant.
     pub floor: u8,
     /// KV that its tenant's running requests are expected to hold.
     pub tenant_kv: KvBlocks,
+}
+
+/// What a request would be in a replica that runs all it can.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Guest {
+    /// None: no tenant has so much more that it would give up a place for it.
+    No,
+    /// One that may stay for long.
+    Staying,
+    /// One that is expected to be over soon.
+    Brief,
 }
 
 /// Why a request must wait.
@@ -169,12 +180,26 @@ pub struct Ask {
 pub enum Blocked {
     /// What sequences are left are kept for tenants below their share.
     Headroom,
+    /// As many sequences run as can, and it is none of those that are given a place of others.
+    Guests,
     /// As much prefill is in flight as a step can bear.
     Prefill,
     /// What it is expected to hold of KV passes the threshold of its class.
     Kv,
     /// As many sequences run as may.
     Sequences,
+}
+
+impl Blocked {
+    /// The reason as operators read it.
+    pub const fn label(self) -> &'static str {
+        match self {
+            Self::Headroom => "headroom",
+            Self::Prefill => "prefill",
+            Self::Kv => "kv",
+            Self::Guests | Self::Sequences => "sequences",
+        }
+    }
 }
 
 /// Whether a request that goes to a replica is of those that sequences are kept for: of a tenant
@@ -237,6 +262,8 @@ pub struct Window {
     limit: u32,
     moved: Moved,
     held: Held,
+    /// Sequences it was sent, since the start, beyond what it can run.
+    guests: u64,
     /// Sequences kept beyond what the bounds say, since newcomers found none, and when that last
     /// changed.
     more: (u32, Time),
@@ -281,6 +308,7 @@ impl Window {
             limit: 0,
             moved: Moved::Came,
             held: Held::default(),
+            guests: 0,
             more: (0, Time::START),
             warming: None,
             reported: KvBlocks::ZERO,
@@ -381,21 +409,21 @@ impl Window {
     /// # Errors
     /// What stands in the way.
     pub fn room_for(&self, ask: &Ask, prefill: Option<Tokens>) -> Result<(), Blocked> {
-        if self.held.sequences >= self.limit().saturating_add(self.guests()) {
+        let (held, limit) = (self.held.sequences, self.limit());
+        if held >= limit.saturating_add(self.guests_max()) {
             return Err(Blocked::Sequences);
         }
         if self.held.sequences == 0 && self.beyond == KvBlocks::ZERO {
             return Ok(());
         }
+        // Before KV: guests may pass it until there is a place for it.
+        if held >= limit.saturating_add(self.guests_like(ask)) {
+            return Err(Blocked::Guests);
+        }
         if self.occupancy() + ask.kv > self.ceiling(ask) {
             return Err(Blocked::Kv);
         }
-        let kept = self.headroom();
-        if self.held.sequences + kept >= self.limit() && !ask.may_use_kept {
-            return Err(Blocked::Headroom);
-        }
-        let is_guest = ask.beside_others && ask.others_have_more;
-        if self.held.sequences >= self.limit() && !is_guest {
+        if held + self.headroom() >= limit && !ask.may_use_kept {
             return Err(Blocked::Headroom);
         }
         if self.bounds.paced && !ask.beside_others {
@@ -421,7 +449,7 @@ impl Window {
             prompt: Tokens::ZERO,
             may_use_kept: true,
             beside_others: true,
-            others_have_more: true,
+            guest: Guest::Brief,
             floor: 100,
             tenant_kv: KvBlocks::ZERO,
         };
@@ -433,12 +461,13 @@ impl Window {
     pub const fn counted(&self, prompt: Tokens, haste: Haste) -> Tokens {
         match haste {
             Haste::WhileAlone | Haste::AsTheyCome if self.bounds.paced => Tokens::ZERO,
-            Haste::AtOnce | Haste::WhileAlone | Haste::AsTheyCome => prompt,
+            Haste::AtOnce | Haste::InPassing | Haste::WhileAlone | Haste::AsTheyCome => prompt,
         }
     }
 
     /// Holds one more sequence, with so much prefill in flight.
     pub fn hold(&mut self, class: Class, kv: KvBlocks, prompt: Tokens) {
+        self.guests += u64::from(self.held.sequences >= self.limit());
         self.held.sequences += 1;
         self.held.kv += kv;
         self.since += kv;
@@ -482,6 +511,11 @@ impl Window {
         self.held.sequences
     }
 
+    /// Sequences that it was sent as guests, since the start.
+    pub const fn guests_taken(&self) -> u64 {
+        self.guests
+    }
+
     /// KV blocks reserved.
     pub const fn kv(&self) -> KvBlocks {
         self.held.kv
@@ -509,10 +543,19 @@ impl Window {
 
     /// Sequences that it may hold beyond its limit: none where that is less than the replica can
     /// run, or nobody would have to give up a place for them.
-    fn guests(&self) -> u32 {
+    fn guests_max(&self) -> u32 {
         match self.limit() >= self.capacity.sequences {
             true => self.bounds.guests,
             false => 0,
+        }
+    }
+
+    /// Those of them that one like `ask` may be among.
+    fn guests_like(&self, ask: &Ask) -> u32 {
+        match ask.guest {
+            Guest::Staying if ask.may_use_kept => self.guests_max().saturating_sub(1),
+            Guest::Brief if ask.may_use_kept => self.guests_max(),
+            Guest::No | Guest::Staying | Guest::Brief => 0,
         }
     }
 

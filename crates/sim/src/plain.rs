@@ -121,9 +121,9 @@ impl Plain {
         let tenant = self.config.tenants.tenant(arrival.tenant);
         let (limits, class) = (tenant.limits.clone(), tenant.class);
         let n = index(arrival.tenant.get());
-        let guess = self.levels[n].expected_output();
+        let usual = self.levels[n].usual_output();
         let (context, asked) = (model.context, arrival.output_max);
-        let grant = match admission::fit(arrival.prompt, asked, guess, context, &limits) {
+        let grant = match admission::fit(arrival.prompt, asked, usual, context, &limits) {
             Ok(grant) => grant,
             Err(rejection) => return self.turn_away(arrival, rejection, now),
         };

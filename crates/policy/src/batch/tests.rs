@@ -44,9 +44,11 @@ fn waiting(known: u64) -> Candidate {
         idle: KvBlocks::ZERO,
         reserved: None,
         seated: false,
+        gave: None,
         passed: 0,
         hold: Hold::No,
         paced: false,
+        brief: false,
         served: Service::ZERO,
         running: 0,
     }
@@ -406,4 +408,134 @@ fn who_gave_up_a_place_waits_for_one_and_lets_others_by() {
         (free.preempt, free.admit),
         (vec![2], vec![share(0, 31), share(1, 20)])
     );
+}
+
+/// One that gave up its place, of a tenant that was served 9 and runs one more, to compute so much
+/// again, so many steps ago.
+fn gave(again: u64, steps: u32) -> Candidate {
+    Candidate {
+        seated: true,
+        gave: Some(steps),
+        matched: Tokens::new(800 - again),
+        held: KvBlocks::new((800 - again) / 16),
+        served: Service::new(9),
+        running: 1,
+        ..waiting(800)
+    }
+}
+
+const ONE_FREE: Limits = Limits {
+    tokens: Tokens::new(2_000),
+    chunk: Tokens::new(2_000),
+    places: 1,
+    ..ROOMY
+};
+
+#[test]
+fn a_newcomer_goes_before_who_gave_up_its_place_for_as_long_as_that_would_keep_it() {
+    let first = |steps| {
+        let plan = plan(&full()[..2], &[gave(160, steps), waiting(20)], ONE_FREE);
+        (plan.admit[0].index, plan.delayed)
+    };
+    assert_eq!(
+        (first(0), first(19)),
+        ((1, 1), (1, 1)),
+        "an eighth of 160 tokens"
+    );
+    assert_eq!(first(20).0, 0);
+    let of = |other: Candidate| plan(&full()[..2], &[gave(16, 3), other], ONE_FREE).admit[0].index;
+    assert_eq!(of(waiting(20)), 1, "a block at least");
+    let served = Candidate {
+        served: Service::new(9),
+        ..waiting(20)
+    };
+    assert_eq!(of(served), 0, "it was served as much");
+    let runs = Candidate {
+        running: 1,
+        ..waiting(20)
+    };
+    assert_eq!(of(runs), 0, "then it would run more");
+    let none = gave(16, 3);
+    let none = Candidate { running: 0, ..none };
+    let plan = plan(&full()[1..2], &[none, waiting(20)], ONE_FREE);
+    assert_eq!(plan.admit[0].index, 0, "its tenant has no other place");
+}
+
+#[test]
+fn who_would_compute_much_again_leaves_the_last_place_empty_for_a_while() {
+    let admits = |again, steps, places| {
+        let limits = Limits { places, ..ONE_FREE };
+        let plan = plan(&full()[..2], &[gave(again, steps)], limits);
+        (plan.admit.len(), plan.delayed)
+    };
+    assert_eq!(admits(320, 39, 1), (0, 1), "an eighth of 320");
+    assert_eq!(admits(320, 40, 1), (1, 0));
+    assert_eq!(admits(320, 0, 2), (1, 0), "another one is left");
+    assert_eq!(
+        admits(7, 0, 1),
+        (1, 0),
+        "there is next to nothing to compute"
+    );
+    let much = Candidate {
+        matched: Tokens::ZERO,
+        held: KvBlocks::ZERO,
+        ..gave(0, 127)
+    };
+    let much = |steps| Candidate {
+        known: Tokens::new(1_600),
+        gave: Some(steps),
+        ..much
+    };
+    let admits = |one| plan(&full()[..2], &[one], ONE_FREE).admit.len();
+    assert_eq!(
+        (admits(much(127)), admits(much(128))),
+        (0, 1),
+        "and no longer than that"
+    );
+}
+
+#[test]
+fn the_place_that_is_left_empty_is_for_those_alone_that_would_be_given_it() {
+    let others = [
+        gave(320, 0),
+        gave(16, 30),
+        Candidate {
+            served: Service::new(9),
+            ..waiting(20)
+        },
+    ];
+    let plan = plan(&full()[..2], &others, ONE_FREE);
+    assert_eq!((plan.admit, plan.delayed), (vec![], 2));
+}
+
+#[test]
+fn who_is_over_soon_takes_the_only_place_of_a_tenant_that_was_served_more() {
+    let running = [served(31, 30, 9), served(31, 30, 5)];
+    let brief = Candidate {
+        brief: true,
+        ..waiting(20)
+    };
+    assert_eq!(plan(&running, &[waiting(20)], FULL).preempt, []);
+    assert_eq!(plan(&running, &[brief], FULL).preempt, [0]);
+    let another = Candidate {
+        running: 1,
+        ..brief
+    };
+    assert_eq!(plan(&running, &[another], FULL).preempt, []);
+}
+
+#[test]
+fn one_that_gave_up_its_place_and_does_not_fit_lets_others_by_for_a_while() {
+    let limits = Limits {
+        blocks: KvBlocks::new(10),
+        ..ONE_FREE
+    };
+    let of = |passed| {
+        let gave = Candidate {
+            passed,
+            ..gave(800, 200)
+        };
+        plan(&full()[..2], &[gave, waiting(20)], limits).admit
+    };
+    assert_eq!((of(0), of(PASSES_MAX)), (vec![share(1, 20)], vec![]));
 }

@@ -70,9 +70,10 @@ impl Config {
     }
 
     /// Guests for an engine that runs so many sequences: those of some tenants that come at once,
-    /// and few enough that ids and rows of results for them cost next to nothing.
+    /// and one that is over soon; few enough that ids and rows of results for them cost next to
+    /// nothing.
     pub const fn guests_of(sequences: u32) -> u32 {
-        sequences.div_ceil(4)
+        sequences.div_ceil(4).saturating_add(1)
     }
 
     /// Sequence ids of requests: of those that run, and of those that gave up their place.

@@ -166,6 +166,8 @@ pub struct Totals {
     pub prompt: Tokens,
     /// Those of them that were reused. Divided by `prompt`, the token hit rate.
     pub reused: Tokens,
-    /// Preemptions.
+    /// Preemptions, for want of blocks or of places.
     pub preemptions: u64,
+    /// Those of them that gave a place to a sequence of a tenant that was served less.
+    pub places_given: u64,
 }

@@ -2,7 +2,7 @@
 
 use super::config::{Config, Reservation};
 use super::event::{Start, Work};
-use crate::batch::View;
+use crate::batch::{self, View};
 use crate::ids::{RequestId, SeqId, TenantId};
 use crate::kv::{BlockPool, BlockTable};
 use crate::pace::Haste;
@@ -13,13 +13,6 @@ use crate::usage::Usage;
 /// How often one request is preempted at most: after that, it starts again only with room for all
 /// it may come to.
 pub(super) const PREEMPTIONS_MAX: u32 = 3;
-
-/// How often one request gives its place to others without having got any further.
-const YIELDS_AT_ONCE: u32 = 3;
-
-/// After that, this part of what is known of it must be new since it was given a place: what it
-/// loses, and has computed again, is then no more than so many times what it made.
-const NEW_PART: u64 = 8;
 
 #[derive(Debug)]
 pub(super) struct Sequence {
@@ -45,10 +38,12 @@ pub(super) struct Sequence {
     pub(super) elder: Option<RequestId>,
     /// For want of room. invariant: at most [`PREEMPTIONS_MAX`].
     pub(super) preemptions: u32,
-    /// How often it gave its place to another.
-    pub(super) yields: u32,
-    /// What was known of it when it was given a place last.
-    pub(super) placed: Tokens,
+    /// Whether it ever gave its place to another.
+    pub(super) has_given: bool,
+    /// Plans since it did, while it waits for one. invariant: none while it runs.
+    pub(super) gave: Option<u32>,
+    /// What was known of it when it was given a place last, and what of that was to be computed.
+    pub(super) placed: (Tokens, Tokens),
     /// Sequences that started before it though they came after it.
     pub(super) passed: u32,
     /// Plans in which it waited for what another computes.
@@ -81,8 +76,9 @@ impl Sequence {
             table: BlockTable::default(),
             elder,
             preemptions: 0,
-            yields: 0,
-            placed: Tokens::ZERO,
+            has_given: false,
+            gave: None,
+            placed: (Tokens::ZERO, Tokens::ZERO),
             passed: 0,
             held: 0,
         }
@@ -116,10 +112,22 @@ impl Sequence {
         }
     }
 
-    /// Whether it may give its place to another.
+    /// Whether it may give its place to another: at first at any time, and then whenever it has got
+    /// on with one that it was given back.
     fn gives(&self) -> bool {
-        let (known, new) = (self.known(), self.known() - self.placed);
-        self.yields < YIELDS_AT_ONCE || new.get().saturating_mul(NEW_PART) >= known.get()
+        let (known, again) = self.placed;
+        !self.has_given || self.known() - known >= batch::stay(again)
+    }
+
+    /// It has been given a place.
+    pub(super) fn take_place(&mut self) {
+        self.gave = None;
+        self.placed = (self.known(), self.known() - self.computed);
+    }
+
+    /// Its place was given to another.
+    pub(super) fn give_place(&mut self) {
+        (self.has_given, self.gave) = (true, Some(0));
     }
 
     /// `others` is whether somebody else has work in the engine.

@@ -11,6 +11,7 @@ use crate::pace::Haste;
 use crate::usage::Usage;
 
 mod exhaustion;
+mod guests;
 mod sharing;
 
 const CONFIG: Config = Config {
@@ -94,104 +95,6 @@ fn prompts_of_a_tenant_go_at_once_while_it_is_alone_and_after_those_of_others() 
         step.contains(&(2, 16)),
         "the others go on, a block at a time: {step:?}"
     );
-}
-
-#[test]
-fn a_newcomer_finds_a_place_beside_a_tenant_that_has_them_all_and_who_gave_it_goes_on() {
-    let mut engine = engine(Config {
-        guests: 2,
-        ..CONFIG
-    });
-    let begin = |engine: &mut Engine, id: u64, tenant, output| {
-        start_with(engine, id, tenant, tokens(id, 4), output);
-    };
-    (0..6).for_each(|id| begin(&mut engine, id, 0, 20));
-    let ids = |step: &Step| {
-        step.work
-            .iter()
-            .map(|work| work.id.get())
-            .collect::<Vec<_>>()
-    };
-    for _ in 0..3 {
-        assert_eq!(ids(&stepped(&mut engine)), [0, 1, 2, 3]);
-    }
-    begin(&mut engine, 7, 1, 3);
-    let step = stepped(&mut engine);
-    assert_eq!(
-        (ids(&step), trims(&step)),
-        (vec![0, 1, 2, 7], 1),
-        "in the very next step"
-    );
-    let gauges = engine.gauges();
-    assert_eq!(
-        (gauges.running, gauges.waiting, gauges.sequences),
-        (4, 3, 5)
-    );
-    begin(&mut engine, 8, 1, 3);
-    assert_eq!(ids(&stepped(&mut engine)), [0, 1, 7, 8]);
-    begin(&mut engine, 9, 1, 3);
-    assert_eq!(
-        ids(&stepped(&mut engine)),
-        [0, 1, 7, 8],
-        "they have as many places now"
-    );
-    assert_eq!(
-        ids(&stepped(&mut engine)),
-        [0, 1, 8, 2],
-        "and 2 and 3 go before 4 and 5"
-    );
-    let samples = |step: &Step| step.work.iter().filter(|work| work.samples).count();
-    let mut made = 3 * 4 + 4 * 4;
-    while let Some(step) = engine.plan() {
-        made += samples(&step);
-        answer(&mut engine, &step, |_| false);
-    }
-    assert_eq!(made, 6 * 20 + 3 * 3, "each token was made once");
-    let outputs = effects(&mut engine).into_iter().map(|effect| match effect {
-        EngineEffect::Ended { usage, .. } => usage.output.get(),
-        EngineEffect::Refused { .. } => 0,
-    });
-    assert_eq!(outputs.sum::<u64>(), 6 * 20 + 3 * 3);
-}
-
-#[test]
-fn newcomers_find_places_for_as_long_as_long_answers_go_on_and_those_are_whole() {
-    let mut engine = engine(Config {
-        guests: 2,
-        blocks: 128,
-        ..CONFIG
-    });
-    (0..4).for_each(|id| start_with(&mut engine, id, 0, tokens(id, 40), 400));
-    let mut waits = Vec::new();
-    for guest in 100..130 {
-        // A second goes by, in steps.
-        (0..10).for_each(|_| drop(stepped(&mut engine)));
-        start_with(&mut engine, guest, 1, tokens(guest, 4), 2);
-        let mut wait = 0;
-        while !stepped(&mut engine)
-            .work
-            .iter()
-            .any(|work| work.id.get() == guest)
-        {
-            wait += 1;
-        }
-        waits.push(wait);
-    }
-    let longest = waits.iter().max();
-    assert!(longest < Some(&20), "steps that each waited: {waits:?}");
-    let mut steps = 0;
-    while engine.plan().is_some_and(|step| {
-        answer(&mut engine, &step, |_| false);
-        true
-    }) {
-        steps += 1;
-    }
-    assert!(steps < 2_000, "they end");
-    let outputs = effects(&mut engine).into_iter().map(|effect| match effect {
-        EngineEffect::Ended { usage, .. } => usage.output.get(),
-        EngineEffect::Refused { .. } => 0,
-    });
-    assert_eq!(outputs.sum::<u64>(), 4 * 400 + 30 * 2);
 }
 
 /// Answers a step; texts end of which `ends` says so.

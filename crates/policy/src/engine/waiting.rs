@@ -5,6 +5,7 @@ use super::Engine;
 use super::config::CacheConfig;
 use super::sequence::{Sequence, alike};
 use crate::batch::{Candidate, Hold};
+use crate::pace::Haste;
 use crate::units::{KvBlocks, Tokens};
 
 /// For how many steps a sequence waits for prefixes that others compute, before it computes them
@@ -35,9 +36,11 @@ impl Engine {
             idle: KvBlocks::ZERO,
             reserved: sequence.reserved(&self.config),
             seated: sequence.seat.is_some(),
+            gave: sequence.gave,
             passed: sequence.passed,
             hold: Hold::No,
             paced: sequence.haste.is_paced(others),
+            brief: sequence.seat.is_none() && sequence.haste == Haste::InPassing,
             served,
             running,
         };

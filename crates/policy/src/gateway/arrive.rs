@@ -99,12 +99,12 @@ impl Gateway {
         affinity: &Affinity,
         now: Time,
     ) -> Result<Admitted, Refused> {
-        let expected = self.contract(arrival.tenant, now).expected_output();
+        let usual = self.contract(arrival.tenant, now).usual_output();
         let tenant = self.tenants.tenant(arrival.tenant);
         let (class, limits) = (tenant.class, tenant.limits_for(arrival.model));
         let pool = &self.pools[position(arrival.model.get())];
         let (prompt, asked) = (arrival.prompt, arrival.output_max);
-        let grant = admission::fit(prompt, asked, expected, pool.model.context, &limits).map_err(
+        let grant = admission::fit(prompt, asked, usual, pool.model.context, &limits).map_err(
             |rejection| Refused {
                 rejection,
                 wait: None,
@@ -261,6 +261,7 @@ impl Gateway {
             floor: tenant.floor,
             prompt: arrival.prompt,
             work: grant.expected,
+            is_brief: grant.is_brief,
             kv: grant.expected.blocks(),
             prepay: queue.prepay(
                 arrival.prompt,

@@ -5,11 +5,11 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::end::Ended;
 use super::event::{Dispatch, Effect, Report, Served};
-use super::{Drain, Gateway, Passed, Pool, Replica, Stay};
+use super::{Drain, Gateway, Passed, Pool, Replica, Stay, Waits};
 use crate::failover::Tries;
 use crate::fair::{Holding, Pick, Policy, Verdict, Waiting};
 use crate::health::{Company, Sign};
-use crate::ids::{ModelId, ReplicaId, RequestId, position};
+use crate::ids::{ModelId, ReplicaId, RequestId, TenantId, position};
 use crate::outcome::{EngineEnding, Eviction, Failure, Fence, Outcome, Phase};
 use crate::pace::Haste;
 use crate::rate::Load;
@@ -18,7 +18,7 @@ use crate::route::{self, Affinity, Candidate, Choice, Seek, Sight};
 use crate::tenant::Class;
 use crate::units::{KvBlocks, Micros, Time, Tokens};
 use crate::usage::{Counted, Usage, Weights};
-use crate::window::{Ask, Blocked, Bounds, Newcomer, Pace};
+use crate::window::{Ask, Blocked, Bounds, Guest, Newcomer, Pace};
 
 /// Where a request stands among those that wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -75,7 +75,7 @@ impl Gateway {
                     candidates = with_room;
                     Verdict::Go
                 }
-                Err(Blocked::Headroom) => {
+                Err(Blocked::Headroom | Blocked::Guests) => {
                     turn = Turn::Passing;
                     Verdict::OverShare
                 }
@@ -144,13 +144,17 @@ impl Gateway {
         let in_turn = turn == Turn::First || pool.queue.is_modest(waiting.tenant);
         let may_use_kept =
             (holding.running < share && in_turn) || !pool.queue.has_modest_beside(waiting.tenant);
+        let beside_others = holding.running < share && share < slots;
         let ask = Ask {
             class: waiting.class,
             kv: waiting.kv,
             prompt: waiting.prompt,
             may_use_kept,
-            beside_others: holding.running < share && share < slots,
-            others_have_more: pool.queue.others_have_more(waiting.tenant, slots),
+            beside_others,
+            guest: match beside_others {
+                true => self.guest(pool, waiting, slots),
+                false => Guest::No,
+            },
             floor: waiting.floor,
             tenant_kv: holding.kv,
         };
@@ -172,6 +176,43 @@ impl Gateway {
             }
         }
         Ok(open)
+    }
+
+    /// What a request waits for, as it stands.
+    pub(super) fn waits(&self, pool: &Pool, waiting: &Waiting) -> Waits {
+        let holding = pool.queue.holding(waiting.tenant);
+        match self.room(pool, waiting, (holding, Turn::First)) {
+            _ if pool.standing[waiting.class.place()].up.is_empty() => Waits::Replica,
+            Ok(_) => Waits::Turn,
+            Err(blocked) => Waits::Room(blocked),
+        }
+    }
+
+    /// What a request would be in a replica that runs all it can, where the pool has so many
+    /// `slots`: as in [`crate::batch::plan`], a tenant that was served more gives it a place if it
+    /// has two more, or one more where the place is back soon. All that run beyond the slots may be
+    /// that tenant's, and have given up their places already.
+    fn guest(&self, pool: &Pool, waiting: &Waiting, slots: u32) -> Guest {
+        if pool.model.window.guests == 0 {
+            return Guest::No;
+        }
+        let (served, own) = (
+            self.attained_by_weight(waiting.tenant),
+            pool.queue.holding(waiting.tenant).running,
+        );
+        let beyond = pool.running.saturating_sub(slots);
+        let (guest, more) = match waiting.is_brief {
+            true => (Guest::Brief, 1),
+            false => (Guest::Staying, 2),
+        };
+        let gives = |(tenant, running): (TenantId, u32)| {
+            let runs = running.saturating_sub(beyond);
+            runs >= own.saturating_add(more) && self.attained_by_weight(tenant) > served
+        };
+        match pool.queue.holders().any(gives) {
+            true => guest,
+            false => Guest::No,
+        }
     }
 
     /// Where a request has been tried in vain, if it has.
@@ -426,7 +467,7 @@ impl Gateway {
         let Some(request) = self.requests.get(&id).copied() else {
             return;
         };
-        let haste = self.haste(&request);
+        let haste = self.haste(&request, &waiting);
         let newcomer = self.newcomer(&request, now);
         let pool = self.pool(request.model);
         let fence = now + pool.model.max_stream;
@@ -469,7 +510,7 @@ impl Gateway {
     /// How soon the engine may compute the prompt of a request that goes to it now: by whether its
     /// tenant has more than its share of the pool's sequences with it, and whether others are
     /// active. Under first in, first out nobody asks.
-    fn haste(&self, request: &crate::request::Request) -> Haste {
+    fn haste(&self, request: &crate::request::Request, waiting: &Waiting) -> Haste {
         let pool = &self.pools[position(request.model.get())];
         let slots = pool.standing[request.class.place()].slots;
         let weight = self.tenants.tenant(request.tenant).weight;
@@ -480,6 +521,8 @@ impl Gateway {
             Haste::AsTheyCome
         } else if share >= slots {
             Haste::WhileAlone
+        } else if waiting.is_brief {
+            Haste::InPassing
         } else {
             Haste::AtOnce
         }

@@ -18,7 +18,7 @@ fn ask(class: Class, kv: u64) -> Ask {
         prompt: Tokens::new(100),
         may_use_kept: false,
         beside_others: false,
-        others_have_more: false,
+        guest: Guest::No,
         floor: 0,
         tenant_kv: KvBlocks::ZERO,
     }
@@ -192,60 +192,105 @@ fn the_last_sequences_are_kept_for_tenants_below_their_share() {
     assert_eq!(window.room_for(&below, None), Ok(()));
 }
 
+const GUESTS: Bounds = Bounds {
+    guests: 3,
+    headroom: Knob::Fixed(0),
+    concurrency: Knob::Auto,
+    reach: 0,
+    prefill: Knob::Auto,
+    paced: true,
+    thresholds: Bounds::open().thresholds,
+};
+
 #[test]
-fn beyond_what_it_can_run_a_replica_takes_guests_of_tenants_below_their_share_alone() {
-    let guests = Bounds {
-        guests: 2,
-        headroom: Knob::Fixed(0),
-        ..Bounds::default()
-    };
-    let mut full = window(guests, 4, 1_000);
+fn beyond_what_it_can_run_a_replica_takes_guests_alone_and_the_last_one_for_a_moment() {
+    let mut full = window(GUESTS, 4, 1_000);
     (0..4).for_each(|_| hold(&mut full, Class::Standard, 1));
     let flood = ask(Class::Standard, 1);
-    let newcomer = Ask {
+    let newcomer = |guest| Ask {
         may_use_kept: true,
         beside_others: true,
-        others_have_more: true,
+        guest,
         ..flood
     };
-    let kept = Err(Blocked::Headroom);
+    let (staying, brief) = (newcomer(Guest::Staying), newcomer(Guest::Brief));
+    let none = Err(Blocked::Guests);
+    assert_eq!(full.room_for(&flood, None), none);
     assert_eq!(
-        (full.room_for(&flood, None), full.room_for(&newcomer, None)),
-        (kept, Ok(()))
+        full.room_for(&newcomer(Guest::No), None),
+        none,
+        "nobody gives it a place"
     );
-    let alone = Ask {
-        others_have_more: false,
-        ..newcomer
+    let behind = Ask {
+        may_use_kept: false,
+        ..brief
+    };
+    assert_eq!(full.room_for(&behind, None), none, "somebody is before it");
+    assert_eq!(full.guests_taken(), 0);
+    for _ in 0..2 {
+        assert_eq!(full.room_for(&staying, None), Ok(()));
+        hold(&mut full, Class::Standard, 1);
+    }
+    assert_eq!(
+        (full.room_for(&staying, None), full.room_for(&brief, None)),
+        (none, Ok(()))
+    );
+    hold(&mut full, Class::Standard, 1);
+    assert_eq!(full.room_for(&brief, None), Err(Blocked::Sequences));
+    assert_eq!(full.guests_taken(), 3);
+}
+
+#[test]
+fn a_window_smaller_than_its_replica_has_no_guests_and_one_with_guests_keeps_nothing() {
+    let auto = Bounds {
+        headroom: Knob::Auto,
+        ..GUESTS
+    };
+    assert_eq!(window(auto, 8, 1_000).headroom(), 0);
+    let narrow = Bounds {
+        concurrency: Knob::Fixed(NonZeroU32::MIN),
+        ..GUESTS
+    };
+    let mut narrow = window(narrow, 4, 1_000);
+    hold(&mut narrow, Class::Standard, 1);
+    let brief = Ask {
+        may_use_kept: true,
+        beside_others: true,
+        guest: Guest::Brief,
+        ..ask(Class::Standard, 1)
+    };
+    assert_eq!(narrow.room_for(&brief, None), Err(Blocked::Sequences));
+}
+
+#[test]
+fn what_is_full_says_so_and_what_keeps_a_place_says_that() {
+    let kept = Bounds {
+        headroom: Knob::Fixed(1),
+        ..GUESTS
+    };
+    let why = |bounds, held: u32, kv: u64| {
+        let mut window = window(bounds, 4, 100);
+        (0..held).for_each(|_| hold(&mut window, Class::Standard, 20));
+        window
+            .room_for(&ask(Class::Standard, kv), None)
+            .unwrap_err()
+            .label()
     };
     assert_eq!(
-        full.room_for(&alone, None),
-        kept,
-        "nobody would give it a place"
+        (why(kept, 3, 1), why(kept, 4, 1)),
+        ("headroom", "sequences")
     );
-    (0..2).for_each(|_| hold(&mut full, Class::Standard, 1));
-    assert_eq!(full.room_for(&newcomer, None), Err(Blocked::Sequences));
+    let none = Bounds { guests: 0, ..kept };
     assert_eq!(
-        window(
-            Bounds {
-                headroom: Knob::Auto,
-                ..guests
-            },
-            8,
-            1_000
-        )
-        .headroom(),
-        0
+        (why(none, 3, 1), why(none, 4, 1)),
+        ("headroom", "sequences")
     );
-    let mut narrow = window(
-        Bounds {
-            concurrency: Knob::Fixed(NonZeroU32::MIN),
-            ..guests
-        },
-        4,
-        1_000,
+    assert_eq!(why(kept, 2, 90), "kv", "a place is free");
+    assert_eq!(
+        why(kept, 4, 90),
+        "sequences",
+        "guests may pass it until one is"
     );
-    hold(&mut narrow, Class::Standard, 1);
-    assert_eq!(narrow.room_for(&newcomer, None), Err(Blocked::Sequences));
 }
 
 #[test]

@@ -45,6 +45,8 @@ struct Window {
     /// Why the limit is what it is.
     moved: &'static str,
     headroom: u32,
+    /// Requests it was sent beyond what it can run, since the start.
+    guests: u64,
     prefill_tokens: u64,
     prefill_tokens_limit: Option<u64>,
     kv_blocks: u64,
@@ -57,6 +59,8 @@ struct Waiting {
     tenant: String,
     class: &'static str,
     waited_ms: u64,
+    /// `turn`, `sequences`, `headroom`, `prefill`, `kv` or `replica`.
+    waits_for: &'static str,
     /// Among its tenant's own, from 1.
     position: u32,
     tokens_ahead: u64,
@@ -96,6 +100,7 @@ fn window((id, replica): &(ReplicaId, ReplicaGauges)) -> Window {
         sequences_limit: window.limit(),
         moved: window.moved().label(),
         headroom: window.headroom(),
+        guests: window.guests_taken(),
         prefill_tokens: window.prefill().get(),
         prefill_tokens_limit: window
             .prefill_max(replica.prefill_per_step)
@@ -111,6 +116,7 @@ fn waiting(app: &App, view: QueueView, now: Time) -> Vec<Waiting> {
         tenant,
         class: entry.class.label(),
         waited_ms: now.since(entry.arrived).get() / 1_000,
+        waits_for: entry.waits.label(),
         position: entry.position,
         tokens_ahead: entry.ahead.get(),
         estimated_wait_ms: entry.estimate.map(Micros::millis_up),

@@ -95,6 +95,7 @@ struct ReplicaMetrics {
     engine_prefixes: Family<ReplicaLabel, Gauge>,
     engine_prompt_tokens: Family<ReplicaLabel, Gauge>,
     engine_reused_tokens: Family<ReplicaLabel, Gauge>,
+    engine_places_given: Family<ReplicaLabel, Gauge>,
 }
 
 #[derive(Clone, Debug, Hash, PartialEq, Eq, EncodeLabelSet)]
@@ -277,6 +278,7 @@ impl Metrics {
             let totals = engine.totals;
             set(&ours.engine_prompt_tokens, signed(totals.prompt.get()));
             set(&ours.engine_reused_tokens, signed(totals.reused.get()));
+            set(&ours.engine_places_given, signed(totals.places_given));
         }
         self.take_service(desk);
         self.take_promises(desk);
@@ -443,6 +445,11 @@ impl Metrics {
                 "engine_reused_prompt_tokens",
                 "Those of them whose KV was reused: divided by all, the hit rate",
                 &ours.engine_reused_tokens,
+            ),
+            (
+                "engine_places_given",
+                "Places that running sequences gave to those of tenants that were served less",
+                &ours.engine_places_given,
             ),
         ];
         for (name, help, family) in by_replica {

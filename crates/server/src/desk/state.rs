@@ -120,8 +120,7 @@ impl State {
     }
 
     pub(super) fn served_by_weight(&self, id: TenantId) -> Service {
-        let weight = u64::from(self.gateway.tenant(id).weight.get()).max(1);
-        Service::new(self.gateway.attained(id).get() / weight)
+        self.gateway.attained_by_weight(id)
     }
 
     /// Keeps what is needed of a fact where an engine is given up later.

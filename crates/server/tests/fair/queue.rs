@@ -100,6 +100,72 @@ async fn a_wait_is_estimated_once_the_pace_is_measured() {
     assert!(estimate < 1_000, "{estimate}");
 }
 
+/// Four at once, at a pace at which somebody can look.
+fn few(window: &str) -> String {
+    let yaml = yaml().replace("class: reserved, floor: 10%", "weight: 1");
+    let yaml = yaml.replace("step: 1ms", "step: 5ms");
+    yaml.replace(
+        "max_sequences: 1",
+        &format!("max_sequences: 4\n    {window}"),
+    )
+}
+
+/// Floods it, and waits until two wait, so many running.
+async fn flooded(rig: &Rig, running: usize) -> Vec<tokio::net::TcpStream> {
+    let mut held = Vec::new();
+    for n in 0..running + 2 {
+        held.push(rig.hold(&Ask::endless().of("flood")).await);
+        rig.until("it runs or waits", async || {
+            let model = &rig.queue().await["models"][0];
+            let queued = model["queued_requests"].as_u64().unwrap();
+            let runs = model["running_requests"].as_u64().unwrap();
+            queued + runs == u64::try_from(n).unwrap() + 1
+        })
+        .await;
+    }
+    held
+}
+
+#[tokio::test]
+async fn who_waits_for_a_full_window_is_told_so_and_a_guest_passes_and_is_counted() {
+    let rig = Rig::start(&few("")).await;
+    let _flood = flooded(&rig, 4).await;
+    let page = rig.queue().await;
+    let whys = |page: &Value| -> Vec<_> {
+        let shown = waiting(page);
+        shown.iter().map(|one| one["waits_for"].clone()).collect()
+    };
+    assert_eq!(whys(&page), ["sequences", "sequences"]);
+    assert_eq!(page["models"][0]["windows"][0]["guests"], 0);
+    assert_eq!(rig.send(&Ask::short().of("quiet")).await.status, 200);
+    let page = rig.queue().await;
+    assert_eq!(page["models"][0]["windows"][0]["guests"], 1);
+    assert_eq!(waiting(&page).len(), 2, "nobody of the flood is over");
+    let page = rig.metrics().await;
+    let of = |name: &str| {
+        let name = format!("tollgate_{name}{{model=\"m\",replica=\"0\"}}");
+        sample(&page, &name).unwrap().to_owned()
+    };
+    assert_eq!(
+        (of("window_guests"), of("engine_places_given")),
+        ("1".into(), "1".into())
+    );
+}
+
+#[tokio::test]
+async fn who_waits_though_a_place_is_kept_is_told_that() {
+    let rig = Rig::start(&few("window: { headroom: 1 }")).await;
+    assert_eq!(rig.send(&Ask::short().of("quiet")).await.status, 200);
+    let _flood = flooded(&rig, 3).await;
+    let page = rig.queue().await;
+    assert_eq!(page["models"][0]["running_requests"], 3);
+    let shown = waiting(&page);
+    assert!(
+        shown.iter().all(|one| one["waits_for"] == "headroom"),
+        "{shown:?}"
+    );
+}
+
 #[tokio::test]
 async fn the_page_is_on_its_own_listener_alone() {
     let rig = Rig::start(&yaml()).await;

@@ -14,13 +14,14 @@ use crate::support::stream::Stream;
 use crate::support::wait::{eventually, secs};
 
 /// Every metric there is.
-const NAMES: [&str; 45] = [
+const NAMES: [&str; 47] = [
     "tollgate_config_reloads",
     "tollgate_connections",
     "tollgate_dispatches",
     "tollgate_engine_cached_prefixes",
     "tollgate_engine_kv_blocks",
     "tollgate_engine_kv_blocks_cached",
+    "tollgate_engine_places_given",
     "tollgate_engine_prompt_tokens",
     "tollgate_engine_reused_prompt_tokens",
     "tollgate_engine_running_sequences",
@@ -52,6 +53,7 @@ const NAMES: [&str; 45] = [
     "tollgate_time_per_output_token_seconds",
     "tollgate_time_to_first_token_seconds",
     "tollgate_tokens",
+    "tollgate_window_guests",
     "tollgate_window_headroom_sequences",
     "tollgate_window_kv_blocks",
     "tollgate_window_kv_blocks_limit",
@@ -64,12 +66,14 @@ const NAMES: [&str; 45] = [
 
 /// Those that move only with a configuration file, a disk that fails or a wide window; their own
 /// tests move them.
-const ELSEWHERE: [&str; 6] = [
+const ELSEWHERE: [&str; 8] = [
     "tollgate_config_reloads",
+    "tollgate_engine_places_given",
     "tollgate_ledger_failing",
     "tollgate_ledger_spilled_lines",
     "tollgate_slo_trace_lost_lines",
     "tollgate_store_waiting_answer_bytes",
+    "tollgate_window_guests",
     "tollgate_window_headroom_sequences",
 ];
 

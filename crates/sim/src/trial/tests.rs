@@ -69,6 +69,11 @@ fn a_quiet_tenant_is_quick_beside_a_cold_flood_on_few_sequences() {
 }
 
 #[test]
+fn newcomers_do_not_wait_for_long_answers_on_few_sequences() {
+    told_apart("guests");
+}
+
+#[test]
 fn every_scenario_of_the_project_can_be_read() {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../scenarios");
     let mut read = 0;

@@ -1,7 +1,9 @@
 //! Quotas and shares: what a tenant is held to, and what it is kept.
 
 use super::*;
+use crate::pace::Haste;
 use crate::units::KvByteMicros;
+use crate::window::{Bounds, Window};
 
 #[test]
 fn tokens_are_settled_to_what_was_used_however_it_ended() {
@@ -394,4 +396,116 @@ fn prefill_in_flight_is_held_to_what_a_step_was_seen_to_bear() {
         [5],
         "a first token makes room"
     );
+}
+
+/// Four places, of which tenant 0 has all and two requests more that wait, and room for two guests.
+fn full_of_one_tenant() -> Rig {
+    let mut rig = Rig::with(fair::Policy::Vtc, Limits::default());
+    let bounds = Bounds {
+        paced: true,
+        guests: 2,
+        ..Bounds::default()
+    };
+    rig.gateway.pools[0].model.window = bounds;
+    rig.gateway.replicas[0].window = Window::new(bounds);
+    rig.handle(Event::ReplicaUp {
+        replica: REPLICA,
+        capacity: Capacity {
+            sequences: 4,
+            kv: KvBlocks::new(1_000),
+        },
+    });
+    (1..=6).for_each(|id| drop(rig.arrive_as(id, 0)));
+    rig
+}
+
+fn haste_of(effects: &[Effect], wanted: u64) -> Option<Haste> {
+    effects.iter().find_map(|effect| match effect {
+        Effect::Dispatch(dispatch) if dispatch.id.get() == wanted => Some(dispatch.haste),
+        Effect::Dispatch(_)
+        | Effect::Refuse(_)
+        | Effect::Cancel { .. }
+        | Effect::Mark(_)
+        | Effect::Record(_)
+        | Effect::Weighed(_)
+        | Effect::Fit(_)
+        | Effect::Start { .. }
+        | Effect::Failed { .. }
+        | Effect::Withdraw { .. }
+        | Effect::Stop { .. }
+        | Effect::Retired { .. }
+        | Effect::Drained => None,
+    })
+}
+
+#[test]
+fn a_guest_is_let_in_where_a_tenant_in_the_engine_was_served_more_and_not_before() {
+    let mut rig = full_of_one_tenant();
+    let waits = |rig: &Rig| -> Vec<_> {
+        let view = rig.gateway.queue_view(MODEL, 10);
+        view.iter()
+            .map(|one| (one.id.get(), one.waits.label()))
+            .collect()
+    };
+    assert_eq!(
+        haste_of(&rig.arrive_as(10, 1), 10),
+        None,
+        "nobody was served yet"
+    );
+    assert_eq!(
+        waits(&rig),
+        [(5, "sequences"), (6, "sequences"), (10, "sequences")]
+    );
+    let served = Served {
+        id: RequestId::new(1),
+        prompt: Tokens::new(100),
+        output: Tokens::new(1),
+    };
+    let effects = rig.handle(Event::Stepped {
+        replica: REPLICA,
+        served: vec![served],
+        report: Report::default(),
+    });
+    assert_eq!(haste_of(&effects, 10), Some(Haste::InPassing));
+    assert_eq!(haste_of(&rig.arrive_as(11, 1), 11), Some(Haste::InPassing));
+    assert_eq!(
+        haste_of(&rig.arrive_as(12, 1), 12),
+        None,
+        "as many guests are there as may be"
+    );
+    assert_eq!(rig.gateway.replicas[0].window.guests_taken(), 2);
+    rig.gateway.invariants();
+}
+
+#[test]
+fn the_last_guest_is_none_that_may_stay_for_long() {
+    let mut rig = full_of_one_tenant();
+    let served = Served {
+        id: RequestId::new(1),
+        prompt: Tokens::new(100),
+        output: Tokens::new(1),
+    };
+    rig.handle(Event::Stepped {
+        replica: REPLICA,
+        served: vec![served],
+        report: Report::default(),
+    });
+    let long = |rig: &Rig, id| Arrival {
+        id: RequestId::new(id),
+        tenant: TenantId::new(1),
+        key: None,
+        model: MODEL,
+        prompt: Tokens::new(10),
+        output_max: Some(Tokens::new(400)),
+        retry: false,
+        slo: slo::Asked::default(),
+        received: rig.now,
+    };
+    let arrival = long(&rig, 10);
+    let first = rig.handle(Event::Arrived(arrival));
+    assert_eq!(haste_of(&first, 10), Some(Haste::AtOnce));
+    let arrival = long(&rig, 11);
+    assert_eq!(haste_of(&rig.handle(Event::Arrived(arrival)), 11), None);
+    rig.client_ends(11, ClientEnding::Gone);
+    assert_eq!(haste_of(&rig.arrive_as(12, 1), 12), Some(Haste::InPassing));
 }

@@ -16,6 +16,7 @@ use super::{ReplicaLabel, ratio, signed};
 pub(super) struct WindowMetrics {
     moves: Family<MovedLabel, Gauge>,
     headroom: Family<ReplicaLabel, Gauge>,
+    guests: Family<ReplicaLabel, Gauge>,
     prefill: Family<ReplicaLabel, Gauge>,
     prefill_max: Family<ReplicaLabel, Gauge>,
     occupancy: Family<ReplicaLabel, Gauge<f64, AtomicU64>>,
@@ -39,6 +40,11 @@ impl WindowMetrics {
             "window_headroom_sequences",
             "Sequences kept for tenants below their share",
             self.headroom.clone(),
+        );
+        registry.register(
+            "window_guests",
+            "Requests sent beyond what the replica can run, to be given places of others, so far",
+            self.guests.clone(),
         );
         registry.register(
             "window_prefill_tokens",
@@ -70,6 +76,8 @@ impl WindowMetrics {
         }
         let headroom = i64::from(window.headroom());
         self.headroom.get_or_create(label).set(headroom);
+        let guests = signed(window.guests_taken());
+        self.guests.get_or_create(label).set(guests);
         let prefill = signed(window.prefill().get());
         self.prefill.get_or_create(label).set(prefill);
         match window.prefill_max(replica.prefill_per_step) {

@@ -1,7 +1,7 @@
 //! The policy's window in front of an engine that says four times a second how many wait in it.
 
 use tollgate_policy::tenant::Class;
-use tollgate_policy::window::{Ask, Bounds, Capacity, Window};
+use tollgate_policy::window::{Ask, Bounds, Capacity, Guest, Window};
 
 use super::*;
 
@@ -49,7 +49,7 @@ impl Front {
             prompt: Tokens::new(16),
             may_use_kept: true,
             beside_others: false,
-            others_have_more: false,
+            guest: Guest::No,
             floor: 0,
             tenant_kv: KvBlocks::ZERO,
         };
