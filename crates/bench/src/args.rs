@@ -9,6 +9,7 @@ mod flood;
 mod gate;
 mod ladder;
 mod load;
+pub mod number;
 mod realism;
 mod report;
 mod run;
@@ -49,6 +50,9 @@ pub enum ArgsError {
         /// The tenant it names.
         tenant: String,
     },
+    /// A key of one tenant, where there is none.
+    #[error("`--key {0}`: there are no tenants here; use *=VARIABLE")]
+    KeyOfOne(String),
     /// A key is not where it should be.
     #[error("`--key {0}`: the environment variable is not set")]
     KeyUnset(String),

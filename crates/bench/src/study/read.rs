@@ -21,7 +21,7 @@ const FILE_MAX: u64 = 2 * 1024 * 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The system does not give a file.
-    #[error("cannot read {}: {error}", path.display())]
+    #[error("cannot read {}: {error}; name files of raw rows, or folders", path.display())]
     File {
         /// The file or folder.
         path: PathBuf,
