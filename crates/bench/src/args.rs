@@ -54,7 +54,7 @@ pub enum ArgsError {
     #[error("`--key {0}`: there are no tenants here; use *=VARIABLE")]
     KeyOfOne(String),
     /// A key is not where it should be.
-    #[error("`--key {0}`: the environment variable is not set")]
+    #[error("`--key {0}`: the environment variable is not set; export it first")]
     KeyUnset(String),
     /// No trace has the name.
     #[error(transparent)]

@@ -190,11 +190,14 @@ impl<'a> Measured<'a> {
         }
     }
 
-    /// That every request was turned away or failed, if so: there is nothing to report on.
+    /// That every request was a mistake or failed, if so: there is nothing to report on. A load of
+    /// which all is refused for want of room, or by a limit, is one: nothing good came of it.
     fn nothing_served(&self) -> Option<String> {
         let due: Vec<&Row> = self.due().collect();
+        let is_mistake = |status: u16| (400..500).contains(&status) && status != 429;
         let is_lost = |row: &&Row| match &row.ending {
-            Ending::Refused(_) | Ending::Failed(_) => row.first_token.is_none(),
+            Ending::Refused(_) => row.status.is_some_and(is_mistake),
+            Ending::Failed(_) => row.first_token.is_none(),
             Ending::Completed | Ending::Unfinished | Ending::NotSent => false,
         };
         if due.is_empty() || !due.iter().all(is_lost) {
@@ -531,6 +534,7 @@ mod tests {
         );
         let refused = Row {
             first_token: None,
+            status: Some(404),
             ending: Ending::Refused("http_404".to_owned()),
             ..completed()
         };
@@ -540,10 +544,13 @@ mod tests {
             "{told}"
         );
         assert!(told.contains("--model"), "{told}");
-        assert!(
-            reasons(&[refused, completed()]).is_empty(),
-            "some were served"
-        );
+        let some = [refused.clone(), completed()];
+        assert!(reasons(&some).is_empty(), "some were served");
+        let no_room = Row {
+            status: Some(503),
+            ..refused
+        };
+        assert!(reasons(&[no_room]).is_empty(), "too much was offered");
     }
 
     #[test]

@@ -80,7 +80,10 @@ pub(super) fn all(inputs: &[String]) -> Result<Vec<Run>, ReadError> {
         } else {
             match one(&path, name.as_deref())? {
                 Some(run) => runs.push(run),
-                None => return Err(columns(&path, "")),
+                None => {
+                    let text = text_of(&path)?;
+                    return Err(columns(&path, text.lines().next().unwrap_or_default()));
+                }
             }
         }
     }
