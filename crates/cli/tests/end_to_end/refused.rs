@@ -115,7 +115,7 @@ fn what_is_asked_wrongly_is_told_and_changes_nothing() {
     let key = ["keys", "create", "--tenant"];
     let cases: [(&[&str], &str); 12] = [
         (&["nobody"], "no tenant nobody"),
-        (&["t", "--endpoints", "chat,images"], "no endpoint `images`"),
+        (&["t", "--endpoints", "chat,images"], "no endpoint images"),
         (&["t", "--expires", "2020-01-01"], "expired already"),
         (&["t", "--expires", "soon"], "soon is no time"),
         (&["t", "--budget=-1/day"], "-1/day"),

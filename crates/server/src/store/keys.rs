@@ -116,7 +116,7 @@ impl NewKey {
             .find(|name| !ENDPOINTS.contains(&name.as_str()))
         {
             return Err(format!(
-                "there is no endpoint `{unknown}`; use {}",
+                "there is no endpoint {unknown}; use {}",
                 ENDPOINTS.join(", ")
             ));
         }
