@@ -9,11 +9,11 @@ mod flood;
 mod gate;
 mod ladder;
 mod load;
-pub mod number;
 mod realism;
 mod report;
 mod run;
 mod tenant;
+pub mod value;
 
 use tollgate_sim::trace::{TraceError, UnknownTrace};
 

@@ -11,7 +11,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
-use tollgate_bench::args::number;
+use tollgate_bench::args::value;
 use tollgate_server::promises::{COLUMNS, trace_files};
 
 use self::rows::Sums;
@@ -32,7 +32,7 @@ enum AdmissionVerb {
     Status {
         /// The operator's listener: `admin.listen` of its configuration.
         #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081",
-              value_parser = number::address)]
+              value_parser = value::address)]
         admin: SocketAddr,
         /// The variable that holds an admin key, where the listener asks for one.
         #[arg(long, value_name = "VARIABLE")]

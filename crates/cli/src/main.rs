@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
-use tollgate_bench::args::{ReportArgs, number};
+use tollgate_bench::args::{ReportArgs, value};
 use tollgate_server::keeper;
 use tollgate_server::process::KEEPER_VERB;
 
@@ -139,7 +139,7 @@ struct ServeArgs {
     config: Option<PathBuf>,
     /// Address and port to listen on; 127.0.0.1:8080 unless the configuration says otherwise. Any
     /// but this computer's own needs --config, since without it every caller is let in.
-    #[arg(long, value_name = "ADDR", value_parser = number::address)]
+    #[arg(long, value_name = "ADDR", value_parser = value::address)]
     listen: Option<SocketAddr>,
     /// Folder for the usage ledger, made if it is missing; ./tollgate-data unless the configuration
     /// says otherwise.

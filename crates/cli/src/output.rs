@@ -16,6 +16,9 @@ pub(crate) fn can_write<'a>(
         if path.is_dir() {
             bail!("{} is a folder; name a file in it", path.display());
         }
+        if is_device(path) {
+            continue;
+        }
         let part = beside(path);
         let made = OpenOptions::new().create(true).append(true).open(&part);
         drop(made.with_context(|| unwritable(path))?);
@@ -26,9 +29,17 @@ pub(crate) fn can_write<'a>(
 
 /// Writes a file whole or not at all.
 pub(crate) fn write(path: &Path, text: &str) -> anyhow::Result<()> {
+    if is_device(path) {
+        return fs::write(path, text).with_context(|| unwritable(path));
+    }
     let part = beside(path);
     fs::write(&part, text).with_context(|| unwritable(path))?;
     fs::rename(&part, path).with_context(|| unwritable(path))
+}
+
+/// Whether it is there and no plain file, as `/dev/null` or a pipe: nothing may take its place.
+fn is_device(path: &Path) -> bool {
+    path.metadata().is_ok_and(|found| !found.is_file())
 }
 
 fn unwritable(path: &Path) -> String {
@@ -74,6 +85,22 @@ mod tests {
             error.contains("name a file in a folder that is there"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn a_pipe_is_written_to_and_stays_one() {
+        let folder = tempfile::tempdir().unwrap();
+        let pipe = folder.path().join("pipe");
+        let made = std::process::Command::new("mkfifo").arg(&pipe).status();
+        assert!(made.unwrap().success());
+        can_write([Some(&pipe)]).unwrap();
+        let reader = std::thread::spawn({
+            let pipe = pipe.clone();
+            move || fs::read_to_string(pipe).unwrap()
+        });
+        write(&pipe, "{}\n").unwrap();
+        assert_eq!(reader.join().unwrap(), "{}\n");
+        assert!(is_device(&pipe));
     }
 
     #[test]

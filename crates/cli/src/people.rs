@@ -4,7 +4,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
-use tollgate_bench::args::number;
+use tollgate_bench::args::value;
 use tollgate_server::budget::{BudgetText, Period};
 use tollgate_server::store::{
     DirectoryError, KeyRow, ModelLimits, NewKey, Scopes, StoredLimits, TenantRow, moment,
@@ -21,7 +21,7 @@ pub(crate) enum KeysVerb {
     /// List keys, without their secrets.
     List {
         /// Of one tenant alone.
-        #[arg(long, value_name = "NAME", value_parser = number::name)]
+        #[arg(long, value_name = "NAME", value_parser = value::name)]
         tenant: Option<String>,
         #[command(flatten)]
         place: PlaceArgs,
@@ -58,7 +58,7 @@ pub(crate) enum KeysVerb {
 #[derive(Args, Debug)]
 pub(crate) struct CreateKey {
     /// Whose it is.
-    #[arg(long, value_name = "NAME", value_parser = number::name)]
+    #[arg(long, value_name = "NAME", value_parser = value::name)]
     tenant: String,
     /// What people call it.
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -110,31 +110,31 @@ pub(crate) struct TenantArgs {
     #[arg(long, default_value = "standard")]
     class: String,
     /// Its share against others, 1 to 1000.
-    #[arg(long, default_value = "1", value_parser = number::within::<u32, 1, 1_000>)]
+    #[arg(long, default_value = "1", value_parser = value::within::<u32, 1, 1_000>)]
     weight: u32,
     /// The models it may name; all unless given.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     models: Option<Vec<String>>,
     /// Requests per minute.
-    #[arg(long, value_parser = number::from_one::<NonZeroU64>)]
+    #[arg(long, value_parser = value::from_one::<NonZeroU64>)]
     rpm: Option<NonZeroU64>,
     /// Requests that may come at once.
-    #[arg(long, requires = "rpm", value_parser = number::from_one::<NonZeroU64>)]
+    #[arg(long, requires = "rpm", value_parser = value::from_one::<NonZeroU64>)]
     burst: Option<NonZeroU64>,
     /// Tokens per minute.
-    #[arg(long, value_parser = number::from_one::<NonZeroU64>)]
+    #[arg(long, value_parser = value::from_one::<NonZeroU64>)]
     tpm: Option<NonZeroU64>,
     /// KV memory over time that its requests in flight may hold, in GiB-seconds, as 40 or 0.5.
     #[arg(long, value_name = "AMOUNT", value_parser = amount)]
     kv_gib_seconds: Option<serde_json::Number>,
     /// Requests at once.
-    #[arg(long, value_parser = number::from_one::<NonZeroU32>)]
+    #[arg(long, value_parser = value::from_one::<NonZeroU32>)]
     concurrency: Option<NonZeroU32>,
     /// Prompt and output tokens of one request.
-    #[arg(long, value_parser = number::from_one::<NonZeroU64>)]
+    #[arg(long, value_parser = value::from_one::<NonZeroU64>)]
     max_context: Option<NonZeroU64>,
     /// Output tokens of one request.
-    #[arg(long, value_parser = number::from_one::<NonZeroU64>)]
+    #[arg(long, value_parser = value::from_one::<NonZeroU64>)]
     max_output: Option<NonZeroU64>,
     /// What it may use of one model, beside the above, as llama:rpm=60,tpm=10000. Once for each.
     #[arg(long, value_name = "MODEL:LIMITS", value_parser = model_limits)]

@@ -1,11 +1,10 @@
 //! `tollgate report`: from raw rows to a page, whole or not at all.
 
-use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
 use tollgate_bench::args::ReportArgs;
-use tollgate_bench::study::{Study, write_whole};
+use tollgate_bench::study::Study;
 
 use crate::{output, terminal};
 
@@ -44,6 +43,5 @@ fn made(args: &ReportArgs) -> Result<String, String> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
-    let because = |error: io::Error| format!("cannot write {}: {error}", path.display());
-    write_whole(path, text).map_err(because)
+    output::write(path, text).map_err(|error| format!("{error:#}"))
 }

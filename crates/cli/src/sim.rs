@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
-use tollgate_bench::args::number;
+use tollgate_bench::args::value;
 use tollgate_sim::report::render;
 use tollgate_sim::scenario::{Replay, Scenario};
 use tollgate_sim::trace::{Trace, TraceError, TraceName};
@@ -30,7 +30,7 @@ pub(crate) struct SimArgs {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Seed of all that is drawn: the same seed, the same run, to the byte.
-    #[arg(long, value_name = "N", default_value_t = 1, value_parser = number::from_zero::<u64>)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value::from_zero::<u64>)]
     seed: u64,
     /// Try each seed from A up to B, B not included, and report only those that fail.
     #[arg(long, value_name = "A..B", value_parser = seeds, conflicts_with_all = ["seed", "log"])]

@@ -3,7 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
-use tollgate_bench::args::number;
+use tollgate_bench::args::value;
 use tollgate_server::store::{Amounts, Asked, InvoiceError, UsageError, UsageRow};
 use tollgate_server::unix_micros;
 
@@ -23,7 +23,7 @@ pub(crate) struct UsageArgs {
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
     /// Of one tenant alone.
-    #[arg(long, value_name = "NAME", value_parser = number::name)]
+    #[arg(long, value_name = "NAME", value_parser = value::name)]
     tenant: Option<String>,
     /// How to write it.
     #[arg(long, default_value = "table")]
@@ -35,7 +35,7 @@ pub(crate) struct UsageArgs {
 #[derive(Args, Debug)]
 pub(crate) struct InvoiceArgs {
     /// Whose.
-    #[arg(value_parser = number::name)]
+    #[arg(value_parser = value::name)]
     tenant: String,
     /// For which month of UTC, as 2026-07.
     #[arg(long, value_name = "MONTH")]

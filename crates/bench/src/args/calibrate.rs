@@ -4,7 +4,7 @@ use clap::{Args, ValueEnum};
 use tollgate_policy::units::Micros;
 
 use super::load::{TokenizerArg, identity_of_others};
-use super::{ArgsError, number, tenant};
+use super::{ArgsError, tenant, value};
 use crate::calibrate::{Plan, Simulated};
 use crate::spec::{Endpoint, Tokenizer};
 
@@ -22,7 +22,7 @@ pub struct CalibrateArgs {
     #[arg(long, value_name = "URL")]
     pub url: Endpoint,
     /// The model to ask for.
-    #[arg(long, value_name = "NAME", value_parser = number::name)]
+    #[arg(long, value_name = "NAME", value_parser = value::name)]
     pub model: String,
     /// Which engine of `tollgate sim` is to cost as much.
     #[arg(long, value_name = "ENGINE", default_value = "emulated")]
@@ -30,16 +30,16 @@ pub struct CalibrateArgs {
     /// Sequences at once, a run each: two different numbers at least, the last what the engine
     /// serves at once. Of `--engine embedded` each is a point, and it is straight in between.
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_values_t = SEQUENCES,
-          value_parser = number::within::<u32, 1, 4096>)]
+          value_parser = value::within::<u32, 1, 4096>)]
     pub sequences: Vec<u32>,
     /// Prompt lengths, each as often as any other: two at least, short of a chunk, and with the
     /// lengths that the simulation is to have.
     #[arg(long, value_name = "N,N,…", value_delimiter = ',', default_values_t = PROMPTS,
-          value_parser = number::within::<u64, 1, 1_000_000>)]
+          value_parser = value::within::<u64, 1, 1_000_000>)]
     pub prompts: Vec<u64>,
     /// Output tokens of a request in the middle; they are from half to one and a half of it.
     #[arg(long, value_name = "TOKENS", default_value_t = 32,
-          value_parser = number::within::<u64, 4, 100_000>)]
+          value_parser = value::within::<u64, 4, 100_000>)]
     pub output: u64,
     /// Time for each run; its first fifth is left out.
     #[arg(long, value_name = "TIME", default_value = "8s", value_parser = each)]
@@ -52,7 +52,7 @@ pub struct CalibrateArgs {
     pub key: Vec<String>,
     /// Decides the texts and the lengths.
     #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = number::from_zero::<u64>)]
+          value_parser = value::from_zero::<u64>)]
     pub seed: u64,
 }
 

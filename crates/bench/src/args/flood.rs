@@ -7,7 +7,7 @@ use std::str::FromStr;
 use clap::Args;
 
 use super::load::{LoadArgs, Target};
-use super::{ArgsError, number};
+use super::{ArgsError, value};
 use crate::flood::{Arm, Plan, Scenario};
 use crate::spec::{Endpoint, EndpointError, Spec};
 
@@ -21,18 +21,18 @@ pub struct FloodArgs {
     #[arg(long, value_name = "NAME=URL")]
     pub url: Vec<NamedEndpoint>,
     /// The model to ask for.
-    #[arg(long, value_name = "NAME", default_value = "stub", value_parser = number::name)]
+    #[arg(long, value_name = "NAME", default_value = "stub", value_parser = value::name)]
     pub model: String,
     /// Who is beside the quiet tenants.
     #[arg(long, value_enum, default_value = "flood")]
     pub scenario: Scenario,
     /// Tenants of the scenario `flood`: one that floods, the others quiet.
     #[arg(long, value_name = "N", default_value_t = 2,
-          value_parser = number::from_zero::<usize>)]
+          value_parser = value::from_zero::<usize>)]
     pub tenants: usize,
     /// Go round so often. The endpoints take turns, and each round begins with another one.
     #[arg(long, value_name = "N", default_value_t = NonZeroU32::MIN,
-          value_parser = number::from_one::<NonZeroU32>)]
+          value_parser = value::from_one::<NonZeroU32>)]
     pub rounds: NonZeroU32,
     /// Draw tokens a second against the quiet tenants' p99 TTFT into this SVG. Endpoints named
     /// `SERIES:LABEL` are points of one line.

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 
 use clap::Args;
 
-use super::number;
+use super::value;
 
 /// Arguments of the gate.
 #[derive(Args, Clone, Debug)]
@@ -19,7 +19,7 @@ pub struct GateArgs {
     pub update: bool,
     /// Slots of the engine; fewer than the baseline's show that the gate can close.
     #[arg(long, value_name = "N", default_value_t = NonZeroU32::MIN.saturating_add(63),
-          value_parser = number::from_one::<NonZeroU32>)]
+          value_parser = value::from_one::<NonZeroU32>)]
     pub slots: NonZeroU32,
     /// Fail also where decisions differ and nothing got worse.
     #[arg(long)]

@@ -7,7 +7,7 @@ use clap::Args;
 use tollgate_sim::realism::{RealismError, STAND_INS, trial};
 use tollgate_sim::trace::{TraceName, UnknownTrace};
 
-use super::number;
+use super::value;
 
 /// Which traces' stand-ins go before the gate.
 #[derive(Args, Clone, Debug)]
@@ -22,7 +22,7 @@ pub struct RealismArgs {
     pub trace_dir: Option<PathBuf>,
     /// Decides every arrival and length.
     #[arg(long, value_name = "N", default_value_t = 1,
-          value_parser = number::from_zero::<u64>)]
+          value_parser = value::from_zero::<u64>)]
     pub seed: u64,
 }
 

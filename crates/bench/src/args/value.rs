@@ -1,4 +1,4 @@
-//! Numbers on a command line, with words of our own for what is none.
+//! Values on a command line, with words of our own for what is none.
 
 use std::str::FromStr;
 
