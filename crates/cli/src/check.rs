@@ -67,7 +67,8 @@ pub(crate) fn unreadable(error: &io::Error, example: &str) -> String {
     }
 }
 
-fn counted(count: usize, what: &str) -> String {
+/// How many, in words that fit one as well.
+pub(crate) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 
