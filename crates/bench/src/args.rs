@@ -13,6 +13,7 @@ mod realism;
 mod report;
 mod run;
 mod tenant;
+pub mod value;
 
 use tollgate_sim::trace::{TraceError, UnknownTrace};
 
@@ -49,8 +50,11 @@ pub enum ArgsError {
         /// The tenant it names.
         tenant: String,
     },
+    /// A key of one tenant, where there is none.
+    #[error("`--key {0}`: there are no tenants here; use *=VARIABLE")]
+    KeyOfOne(String),
     /// A key is not where it should be.
-    #[error("`--key {0}`: the environment variable is not set")]
+    #[error("`--key {0}`: the environment variable is not set; export it first")]
     KeyUnset(String),
     /// No trace has the name.
     #[error(transparent)]

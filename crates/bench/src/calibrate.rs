@@ -7,6 +7,7 @@
 
 mod fit;
 mod fitted;
+mod notes;
 mod steps;
 
 use std::num::NonZeroUsize;
@@ -16,10 +17,10 @@ use tollgate_sim::workload::TenantLoad;
 use tollgate_sim::{Arrivals, Lengths};
 
 pub use self::fitted::{FitError, Fitted, FittedCost, Residual};
+use self::notes::{Fates, never};
 use self::steps::Seen;
-use crate::rows::{Ending, Row};
-use crate::run::{BenchError, run_keeping_rows};
-use crate::spec::{Cycle, Endpoint, Identity, Reply, Source, Spec, Timing};
+use crate::run::{BenchError, run_keeping_rows, try_one};
+use crate::spec::{Cycle, Demand, Endpoint, Identity, Reply, Source, Spec, Timing};
 use crate::spec::{TenantSpec, Tokenizer};
 use crate::stop::Stop;
 
@@ -104,49 +105,85 @@ pub fn calibrate(
             return Err(CalibrateError::Alike(count, what));
         }
     }
-    let mut seen = Vec::new();
+    let longest = plan.longest(&prompts);
+    on_run(&format!(
+        "a prompt of {} tokens, to see whether it is served",
+        longest.prompt
+    ));
+    try_one(&plan.spec(1, &prompts), longest, stop)?;
+    let (mut seen, mut notes) = (Vec::new(), Vec::new());
     for clients in &sequences {
-        let what = format!("{clients} sequences at once");
+        let what = match clients {
+            1 => "1 sequence by itself".to_owned(),
+            more => format!("{more} sequences at once"),
+        };
         on_run(&what);
-        seen.extend(plan.steps(&what, *clients, &prompts, stop)?);
+        let run = plan.run(&what, *clients, &prompts, stop)?;
+        seen.extend(run.seen);
+        notes.extend(run.notes.iter().map(|note| format!("{what}: {note}")));
     }
-    Ok(Fitted::to(plan, &seen, &sequences)?)
+    let fitted = Fitted::to(plan, &seen, &sequences)?;
+    Ok(Fitted { notes, ..fitted })
+}
+
+/// What a run with one number of clients showed.
+#[derive(Debug)]
+struct Shown {
+    seen: Vec<Seen>,
+    /// What a person must know of it.
+    notes: Vec<String>,
 }
 
 impl Plan {
+    /// The longest request that there will be.
+    fn longest(&self, prompts: &[u64]) -> Demand {
+        Demand {
+            prompt: prompts.last().copied().unwrap_or(1),
+            output: self.outputs()[1],
+        }
+    }
+
+    /// The shortest and the longest output.
+    fn outputs(&self) -> [u64; 2] {
+        [self.output / 2, self.output.saturating_mul(3) / 2].map(|tokens| tokens.max(2))
+    }
+
     /// What shows of the engine's steps with so many clients.
-    fn steps(
+    fn run(
         &self,
         what: &str,
         clients: u32,
         prompts: &[u64],
         stop: &Stop,
-    ) -> Result<Vec<Seen>, CalibrateError> {
+    ) -> Result<Shown, CalibrateError> {
         let spec = self.spec(clients, prompts);
         let (report, rows) = run_keeping_rows(&spec, stop, |_| {})?;
-        let why = match report.reasons().into_iter().next() {
-            None if completed(&rows) == 0 => Some(format!(
-                "no request completed: {} refused, {} failed, {} unfinished",
-                report.totals.refused, report.totals.failed, report.totals.unfinished
-            )),
-            reason => reason,
-        };
-        if let Some(why) = why {
-            let what = what.to_owned();
-            return Err(CalibrateError::Invalid { what, why });
-        }
+        let fates = Fates::of(&rows);
         let mut seen = steps::seen(&rows);
         let warm = Time::START + spec.timing.warm_up;
         seen.retain(|step| step.at >= warm);
-        Ok(seen)
+        let notes: Vec<String> = fates
+            .told()
+            .into_iter()
+            .chain(never(clients, &seen))
+            .collect();
+        let why = match report.reasons().into_iter().next() {
+            None if fates.is_lost() => Some(notes.join("; ")),
+            reason => reason,
+        };
+        match why {
+            None => Ok(Shown { seen, notes }),
+            Some(why) => {
+                let what = what.to_owned();
+                Err(CalibrateError::Invalid { what, why })
+            }
+        }
     }
 
     fn spec(&self, clients: u32, prompts: &[u64]) -> Spec {
         let rate = Arrivals::Poisson { rate: 1.0 };
-        let output = Lengths::Uniform {
-            min: (self.output / 2).max(2),
-            max: (self.output * 3 / 2).max(2),
-        };
+        let [min, max] = self.outputs();
+        let output = Lengths::Uniform { min, max };
         let load = TenantLoad::new("calibration", rate, alike_often(prompts), output);
         let clients = usize::try_from(clients).unwrap_or(usize::MAX);
         let clients = NonZeroUsize::new(clients).unwrap_or(NonZeroUsize::MIN);
@@ -173,11 +210,6 @@ impl Plan {
             command: self.command.clone(),
         }
     }
-}
-
-fn completed(rows: &[Row]) -> usize {
-    let is_whole = |row: &&Row| row.ending == Ending::Completed;
-    rows.iter().filter(is_whole).count()
 }
 
 /// Each of these lengths, in order, as often as any other, but for a few in between.

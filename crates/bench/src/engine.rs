@@ -83,8 +83,11 @@ pub enum EngineError {
     /// No model.
     #[error("no model; name at least one")]
     NoModel,
+    /// A model twice.
+    #[error("the model `{0}` is named twice; name each once")]
+    ModelTwice(String),
     /// The address is taken, or not ours.
-    #[error("cannot listen on {address}: {error}")]
+    #[error("cannot listen on {address}: {error}; use another --listen, or end what is there")]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -144,6 +147,11 @@ impl EngineServer {
     pub fn start(settings: Settings) -> Result<Self, EngineError> {
         if settings.models.is_empty() {
             return Err(EngineError::NoModel);
+        }
+        for (n, model) in settings.models.iter().enumerate() {
+            if settings.models[..n].contains(model) {
+                return Err(EngineError::ModelTwice(model.clone()));
+            }
         }
         settings.script.check()?;
         let clock = Clock::start();

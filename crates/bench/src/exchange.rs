@@ -16,6 +16,7 @@ use tollgate_sim::workload::{Arrival, Merged, Turns};
 use crate::clock::Clock;
 use crate::connections::Connections;
 use crate::prompts::Prompts;
+use crate::remedy::remedy;
 use crate::reply::{Seen, StreamReader, Usage, Window, read_whole};
 use crate::rows::{Ending, Failure, Row, cleaned};
 use crate::spec::{Demand, Endpoint, Identity, Reply};
@@ -242,28 +243,46 @@ impl Asker {
         Ok(request)
     }
 
-    /// What the endpoint counts for a prompt of this text.
-    pub(crate) async fn count_prompt(&self, text: &str) -> Result<u64, String> {
+    /// Asks for one whole answer; gives what the endpoint counts for the prompt, or what it says
+    /// instead and what to do about that.
+    pub(crate) async fn ask_whole(&self, text: &str, output: u64) -> Result<u64, String> {
         #[derive(serde::Deserialize)]
         struct Counted {
             usage: Usage,
         }
         let request = self
-            .request(0, text, 1, Reply::Buffered)
+            .request(0, text, output, Reply::Buffered)
             .map_err(|error| error.to_string())?;
+        let told = |failure: Failure| with_remedy(failure.label(), &failure.label());
         let sent = self.connections.send(request).await;
-        let (response, _connection) = sent.map_err(|failure| failure.label())?;
+        let (response, _connection) = sent.map_err(told)?;
         let status = response.status();
-        let body = whole_body(response)
-            .await
-            .map_err(|failure| failure.label())?;
+        let reason = refusal(&response).map(|ending| ending.reason());
+        let body = whole_body(response).await.map_err(told)?;
         match serde_json::from_slice::<Counted>(&body) {
             Ok(counted) if status.is_success() => Ok(counted.usage.prompt_tokens),
             Ok(_) | Err(_) => {
-                let text: String = String::from_utf8_lossy(&body).chars().take(300).collect();
-                Err(format!("{status}: {text}"))
+                let said = format!("{status}: {}", said(&body));
+                Err(with_remedy(said, reason.as_deref().unwrap_or("bad_reply")))
             }
         }
+    }
+}
+
+/// The message of an error, or what a body begins with that is none.
+fn said(body: &[u8]) -> String {
+    let error: Option<serde_json::Value> = serde_json::from_slice(body).ok();
+    let message = error
+        .as_ref()
+        .and_then(|body| body["error"]["message"].as_str());
+    let text = message.map_or_else(|| String::from_utf8_lossy(body), Into::into);
+    text.chars().take(300).collect()
+}
+
+fn with_remedy(said: String, reason: &str) -> String {
+    match remedy(reason) {
+        Some(remedy) => format!("{}; {remedy}", said.trim_end_matches('.')),
+        None => said,
     }
 }
 

@@ -13,7 +13,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use serde::{Deserialize, Serialize};
-use tollgate_policy::units::{Micros, Time};
+use tollgate_policy::units::{KvBlocks, Micros, Time};
 use tollgate_sim::rungs::{Machine, Rung};
 use tollgate_sim::workload::{SharedPrefix, TenantLoad, Workload, WorkloadError};
 use tollgate_sim::{Arrivals, Lengths};
@@ -93,6 +93,8 @@ pub struct Climbed {
     pub done: usize,
     /// Cells in all.
     pub of: usize,
+    /// Cells that have numbers.
+    pub with_numbers: usize,
     /// The peak of each rung so far.
     pub peaks: Vec<crate::study::Peak>,
     /// The page.
@@ -118,6 +120,25 @@ pub enum LadderError {
     /// The warm-up leaves nothing to measure.
     #[error("the warm-up is as long as a cell; make it shorter than the duration")]
     NothingMeasured,
+    /// KV that is no whole number of blocks.
+    #[error("{0} tokens of KV; use a multiple of {slots}", slots = KvBlocks::SLOTS.get())]
+    Blocks(u32),
+    /// The KV has no room for one request.
+    #[error("{kv} tokens of KV cannot hold one context of {context}; use more KV or a shorter one")]
+    Kv {
+        /// Tokens of KV.
+        kv: u32,
+        /// Tokens of one request.
+        context: u64,
+    },
+    /// Some prompts would always be refused.
+    #[error("prompts of up to {prompt} tokens do not fit a context of {context}; use a longer one")]
+    Context {
+        /// Tokens of the longest prompt.
+        prompt: u64,
+        /// Tokens of one request.
+        context: u64,
+    },
     /// The requests cannot be drawn.
     #[error(transparent)]
     Workload(#[from] WorkloadError),
@@ -229,6 +250,7 @@ impl Ladder {
         Ok(Climbed {
             done,
             of,
+            with_numbers: study.counts().0,
             peaks: study.peaks(),
             page,
         })
@@ -251,11 +273,27 @@ impl Ladder {
         if self.timing.measured() == Micros::ZERO {
             return Err(LadderError::NothingMeasured);
         }
+        self.check_machine()?;
         let each = self
             .loads
             .iter()
             .map(|load| self.workload(*load, 1).map(drop));
         Ok(each.collect::<Result<(), WorkloadError>>()?)
+    }
+
+    fn check_machine(&self) -> Result<(), LadderError> {
+        let (kv, context) = (self.machine.kv_tokens, self.machine.context);
+        if u64::from(kv) % KvBlocks::SLOTS.get() != 0 {
+            return Err(LadderError::Blocks(kv));
+        }
+        if context > u64::from(kv) {
+            return Err(LadderError::Kv { kv, context });
+        }
+        let prompt = self.traffic.prompt.longest();
+        if prompt >= context {
+            return Err(LadderError::Context { prompt, context });
+        }
+        Ok(())
     }
 
     /// Rate by rate and seed by seed; who is first of the rungs changes each time.

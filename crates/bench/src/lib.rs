@@ -17,6 +17,7 @@ mod machine;
 mod pace;
 mod plot;
 mod prompts;
+mod remedy;
 mod reply;
 mod report;
 mod rows;

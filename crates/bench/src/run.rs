@@ -29,7 +29,7 @@ use crate::reply::Window;
 use crate::report::Report;
 use crate::rows::{Ending, Row, RowFile};
 use crate::secure::Secure;
-use crate::spec::{Cycle, Endpoint, Identity, Source, Spec};
+use crate::spec::{Cycle, Demand, Endpoint, Identity, Source, Spec};
 use crate::stop::Stop;
 
 /// As many requests may be open at once. Far above what any engine serves: it guards the machine
@@ -47,6 +47,9 @@ const PROGRESS_EVERY: Micros = Micros::from_secs(1);
 
 /// How long an endpoint may take to accept the first connection, and to answer a probe.
 const PROBE_WAIT: Duration = Duration::from_secs(30);
+
+/// The number of a request that is no part of a load: at the other end than those.
+const TRIAL: u64 = u64::MAX - 8;
 
 /// How far a run is.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -108,6 +111,18 @@ pub enum BenchError {
         /// What it answered.
         why: String,
     },
+    /// The endpoint does not serve one request such as those to come.
+    #[error("{endpoint} does not serve a prompt of {prompt} tokens with {output} of answer: {why}")]
+    Unserved {
+        /// The endpoint.
+        endpoint: String,
+        /// Prompt tokens of the request.
+        prompt: u64,
+        /// Output tokens that it asked for.
+        output: u64,
+        /// What it answered, and what to do about it.
+        why: String,
+    },
     /// The raw rows cannot be written. Those before are kept.
     #[error("cannot write raw rows to {}: {error}; the run was stopped", path.display())]
     Rows {
@@ -151,13 +166,48 @@ pub(crate) fn run_keeping_rows(
     run_on(spec, stop, Clock::start, on_progress)
 }
 
-/// As [`run`], on a clock that is started when the load begins.
-fn run_on(
-    spec: &Spec,
-    stop: &Stop,
-    start: impl FnOnce() -> Clock,
-    on_progress: impl FnMut(&Progress),
-) -> Result<(Report, Vec<Row>), BenchError> {
+/// Asks for one such request before any load, so that a mistake is told before a long run.
+pub(crate) fn try_one(spec: &Spec, demand: Demand, stop: &Stop) -> Result<(), BenchError> {
+    let Ready {
+        runtime,
+        asker,
+        prompts,
+        ..
+    } = ready(spec)?;
+    let text = prompts.text(TRIAL, demand.prompt, None);
+    let asked = async {
+        let patience = Duration::from_micros(spec.timing.drain.get());
+        tokio::select! {
+            answer = tokio::time::timeout(patience, asker.ask_whole(&text, demand.output)) => {
+                answer.unwrap_or_else(|_| Err(format!("no answer in {} s", patience.as_secs())))
+            }
+            () = stop.pulled() => Err("stopped".to_owned()),
+        }
+    };
+    let answer = runtime.block_on(asked);
+    runtime.shutdown_background();
+    if stop.is_pulled() {
+        let (at, kept) = (Time::START, "nothing was measured yet".to_owned());
+        return Err(BenchError::Stopped { at, kept });
+    }
+    answer.map(drop).map_err(|why| BenchError::Unserved {
+        endpoint: spec.endpoint.to_string(),
+        prompt: demand.prompt,
+        output: demand.output,
+        why,
+    })
+}
+
+/// All that a run needs before it sends anything.
+struct Ready {
+    runtime: Runtime,
+    workload: Workload,
+    asker: Asker,
+    prompts: Prompts,
+}
+
+/// Looks at everything that can be wrong before a run.
+fn ready(spec: &Spec) -> Result<Ready, BenchError> {
     if spec.timing.measured() == Micros::ZERO {
         return Err(BenchError::NothingMeasured);
     }
@@ -170,6 +220,27 @@ fn run_on(
         .map_err(BenchError::Thread)?;
     let asker = asker(spec, &workload, address, runtime.handle())?;
     let prompts = runtime.block_on(prepare(spec, &asker))?;
+    Ok(Ready {
+        runtime,
+        workload,
+        asker,
+        prompts,
+    })
+}
+
+/// As [`run`], on a clock that is started when the load begins.
+fn run_on(
+    spec: &Spec,
+    stop: &Stop,
+    start: impl FnOnce() -> Clock,
+    on_progress: impl FnMut(&Progress),
+) -> Result<(Report, Vec<Row>), BenchError> {
+    let Ready {
+        runtime,
+        workload,
+        asker,
+        prompts,
+    } = ready(spec)?;
     let mut sink = Sink {
         file: create_rows(spec, workload.tenants())?,
         path: spec.rows.clone().unwrap_or_default(),
@@ -464,7 +535,7 @@ async fn prepare(spec: &Spec, asker: &Asker) -> Result<Prompts, BenchError> {
     for (count, (number, bytes)) in counts.iter_mut().zip((0..).zip(PROBE_BYTES)) {
         // Numbers of the other end than the run's own: no text is asked for twice.
         let text = probe(spec.seed, u64::MAX - number, bytes);
-        let counted = tokio::time::timeout(PROBE_WAIT, asker.count_prompt(&text)).await;
+        let counted = tokio::time::timeout(PROBE_WAIT, asker.ask_whole(&text, 1)).await;
         *count = counted
             .map_err(|_| failed("no answer".to_owned()))?
             .map_err(failed)?;

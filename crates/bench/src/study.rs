@@ -253,7 +253,7 @@ pub(crate) fn same(one: f64, other: f64) -> bool {
 ///
 /// # Errors
 /// What the system says.
-pub fn write_whole(path: &Path, text: &str) -> io::Result<()> {
+pub(crate) fn write_whole(path: &Path, text: &str) -> io::Result<()> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".part");
     let beside = PathBuf::from(beside);

@@ -9,6 +9,7 @@ use serde::Serialize;
 use tollgate_policy::units::{Micros, Time};
 use tollgate_sim::stats::{Sorted, Window, by_window, queries_needed};
 
+use crate::remedy::Lost;
 use crate::rows::{Ending, Failure, Row};
 use crate::run::IN_FLIGHT_MAX;
 use crate::spec::Timing;
@@ -168,6 +169,7 @@ impl<'a> Measured<'a> {
                  {bound:.1} ms; give the client more of the machine or offer less"
             ));
         }
+        reasons.extend(self.nothing_served());
         let count = |ending: &Ending| self.rows.iter().filter(|row| row.ending == *ending).count();
         let not_sent = count(&Ending::NotSent);
         if not_sent > 0 {
@@ -186,6 +188,30 @@ impl<'a> Measured<'a> {
         } else {
             Validity::Invalid(reasons)
         }
+    }
+
+    /// That every request was a mistake or failed, if so: there is nothing to report on. A load of
+    /// which all is refused for want of room, or by a limit, is one: nothing good came of it.
+    fn nothing_served(&self) -> Option<String> {
+        let due: Vec<&Row> = self.due().collect();
+        let is_mistake = |status: u16| (400..500).contains(&status) && status != 429;
+        let is_lost = |row: &&Row| match &row.ending {
+            Ending::Refused(_) => row.status.is_some_and(is_mistake),
+            Ending::Failed(_) => row.first_token.is_none(),
+            Ending::Completed | Ending::Unfinished | Ending::NotSent => false,
+        };
+        if due.is_empty() || !due.iter().all(is_lost) {
+            return None;
+        }
+        let (refused, failed) = (reasons(&due, "refused"), reasons(&due, "failed"));
+        let kinds = [("refused", &refused), ("failed", &failed)];
+        let lost = kinds.map(|(kind, by_reason)| Lost { kind, by_reason });
+        let counts: Vec<String> = lost.iter().filter_map(Lost::counts).collect();
+        let told = format!("no request was served: {}", counts.join("; "));
+        Some(match lost.iter().find_map(Lost::remedy) {
+            Some(remedy) => format!("{told}; {remedy}"),
+            None => told,
+        })
     }
 
     pub(crate) fn tenant(&self, index: usize, name: &str) -> TenantSummary {
@@ -501,7 +527,30 @@ mod tests {
             ending: Ending::Failed(Failure::ClientLimit),
             ..completed()
         };
-        assert!(reasons(&[starved])[0].contains("ulimit"));
+        assert!(
+            reasons(&[starved])
+                .iter()
+                .any(|reason| reason.contains("ulimit"))
+        );
+        let refused = Row {
+            first_token: None,
+            status: Some(404),
+            ending: Ending::Refused("http_404".to_owned()),
+            ..completed()
+        };
+        let told = &reasons(&[refused.clone(), refused.clone()])[0];
+        assert!(
+            told.starts_with("no request was served: refused: http_404 2; "),
+            "{told}"
+        );
+        assert!(told.contains("--model"), "{told}");
+        let some = [refused.clone(), completed()];
+        assert!(reasons(&some).is_empty(), "some were served");
+        let no_room = Row {
+            status: Some(503),
+            ..refused
+        };
+        assert!(reasons(&[no_room]).is_empty(), "too much was offered");
     }
 
     #[test]

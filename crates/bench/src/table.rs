@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use crate::remedy::Lost;
 use crate::report::Report;
 use crate::spec::Cycle;
 use crate::summary::{Latencies, TenantSummary, Validity};
@@ -166,13 +167,13 @@ fn notes(f: &mut fmt::Formatter<'_>, tenant: &TenantSummary) -> fmt::Result {
         tenant.name,
         windows.join(" ")
     )?;
-    for (kind, counts) in [("refused", &tenant.refused), ("failed", &tenant.failed)] {
-        if !counts.is_empty() {
-            let shown: Vec<String> = counts
-                .iter()
-                .map(|(reason, count)| format!("{reason} {count}"))
-                .collect();
-            writeln!(f, "{}: {kind}: {}", tenant.name, shown.join(", "))?;
+    for (kind, by_reason) in [("refused", &tenant.refused), ("failed", &tenant.failed)] {
+        let lost = Lost { kind, by_reason };
+        if let Some(counts) = lost.counts() {
+            writeln!(f, "{}: {counts}", tenant.name)?;
+        }
+        if let Some(remedy) = lost.remedy() {
+            writeln!(f, "  -> {remedy}")?;
         }
     }
     for (what, means) in [

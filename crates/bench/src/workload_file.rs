@@ -160,7 +160,7 @@ mod tests {
         let tenant = "{ name: a, arrivals: { poisson: { rate: 4 } }, prompt: 128, output: 1";
         let unknown = read_text(&format!("tenants:\n  - {tenant}, speed: 1 }}\n")).unwrap_err();
         assert!(
-            unknown.contains("speed") && unknown.contains("line 2"),
+            unknown.contains("load.yaml:2:") && unknown.contains("there is no key `speed`"),
             "{unknown}"
         );
         let no_process =

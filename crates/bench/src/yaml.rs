@@ -5,6 +5,9 @@ use std::path::{Path, PathBuf};
 
 use serde::de::{DeserializeOwned, Deserializer, Error as _};
 use tollgate_policy::units::Micros;
+use tollgate_sim::yaml::Mistake;
+
+pub(crate) use tollgate_sim::yaml::read;
 
 /// The longest file that is read, in bytes.
 const BYTES_MAX: u64 = 4 << 20;
@@ -13,7 +16,7 @@ const BYTES_MAX: u64 = 4 << 20;
 #[derive(Debug, thiserror::Error)]
 pub enum YamlError {
     /// It cannot be read.
-    #[error("cannot read {}: {error}", path.display())]
+    #[error("cannot read {}: {error}; name a YAML file", path.display())]
     Read {
         /// The file.
         path: PathBuf,
@@ -27,12 +30,12 @@ pub enum YamlError {
         path: PathBuf,
     },
     /// It is not YAML, or not of the form that is meant.
-    #[error("{}: {what}", path.display())]
+    #[error("{}:{mistake}", path.display())]
     Form {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and in which line.
-        what: String,
+        /// What is wrong, and where.
+        mistake: Mistake,
     },
 }
 
@@ -53,18 +56,9 @@ pub fn read_file<T: DeserializeOwned>(path: &Path) -> Result<T, YamlError> {
         let path = path.to_owned();
         return Err(YamlError::Long { path });
     }
-    read(&text).map_err(|what| YamlError::Form {
+    read(&text).map_err(|mistake| YamlError::Form {
         path: path.to_owned(),
-        what,
-    })
-}
-
-/// Reads a text into what it describes, or says what is wrong.
-pub(crate) fn read<T: DeserializeOwned>(text: &str) -> Result<T, String> {
-    let options = serde_saphyr::options! { with_snippet: false };
-    serde_saphyr::from_str_with_options(text, options).map_err(|error| {
-        let text = error.to_string();
-        text.trim_end().to_owned()
+        mistake,
     })
 }
 

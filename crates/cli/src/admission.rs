@@ -11,6 +11,7 @@ use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
 use serde_json::Value;
+use tollgate_bench::args::value;
 use tollgate_server::promises::{COLUMNS, trace_files};
 
 use self::rows::Sums;
@@ -30,7 +31,8 @@ enum AdmissionVerb {
     /// Ask a running gateway how its promises stand, and what it can't keep.
     Status {
         /// The operator's listener: `admin.listen` of its configuration.
-        #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081")]
+        #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8081",
+              value_parser = value::address)]
         admin: SocketAddr,
         /// The variable that holds an admin key, where the listener asks for one.
         #[arg(long, value_name = "VARIABLE")]
@@ -76,9 +78,10 @@ pub(crate) fn admission(args: &AdmissionArgs) -> ExitCode {
 
 fn status(admin: SocketAddr, key_env: Option<&str>, as_json: bool) -> Result<(), String> {
     let key = match key_env {
-        Some(name) => {
-            Some(std::env::var(name).map_err(|_| format!("the variable {name} is not set"))?)
-        }
+        Some(name) => Some(
+            std::env::var(name)
+                .map_err(|_| format!("the variable {name} is not set; let it hold an admin key"))?,
+        ),
         None => None,
     };
     let text = ask::get(admin, "/admin/v1/admission", key.as_deref())?;
@@ -194,7 +197,7 @@ fn number(value: &Value) -> String {
 
 fn report(data_dir: &Path) -> Result<(), String> {
     let mut sums = Sums::default();
-    read(data_dir, |line| {
+    read(trace(data_dir)?, |line| {
         sums.add(line);
         Ok(())
     })?;
@@ -203,12 +206,13 @@ fn report(data_dir: &Path) -> Result<(), String> {
 }
 
 fn export(data_dir: &Path) -> Result<(), String> {
+    let files = trace(data_dir)?;
     let mut out = BufWriter::new(io::stdout().lock());
     // Whoever reads has seen enough where it can't be written.
     if writeln!(out, "{COLUMNS}").is_err() {
         return Ok(());
     }
-    read(data_dir, |line| writeln!(out, "{line}").map_err(|_| Stop))?;
+    read(files, |line| writeln!(out, "{line}").map_err(|_| Stop))?;
     let _ = out.flush();
     Ok(())
 }
@@ -216,15 +220,19 @@ fn export(data_dir: &Path) -> Result<(), String> {
 /// Nobody wants to know more.
 struct Stop;
 
-/// Hands each line of the trace to `take`.
-fn read(data_dir: &Path, mut take: impl FnMut(&str) -> Result<(), Stop>) -> Result<(), String> {
-    let folder = data_dir.display();
-    let files = trace_files(data_dir).map_err(|error| {
+/// The files of the trace, the oldest first.
+fn trace(data_dir: &Path) -> Result<Vec<PathBuf>, String> {
+    trace_files(data_dir).map_err(|error| {
+        let folder = data_dir.display();
         format!(
             "there is no trace of decisions in {folder}: {error}; give --data-dir of a gateway \
              with an slo"
         )
-    })?;
+    })
+}
+
+/// Hands each line of the trace to `take`.
+fn read(files: Vec<PathBuf>, mut take: impl FnMut(&str) -> Result<(), Stop>) -> Result<(), String> {
     for path in files {
         let said = |error: io::Error| format!("{}: {error}", path.display());
         let file = std::fs::File::open(&path).map_err(said)?;

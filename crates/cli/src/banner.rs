@@ -5,6 +5,7 @@ use std::fmt::Write as _;
 use tollgate_server::config::{Anonymous, Config};
 use tollgate_server::{ModelFacts, Server};
 
+use crate::check::counted;
 use crate::terminal;
 
 /// Prints them, once the server takes work.
@@ -49,7 +50,7 @@ fn bounds(model: &ModelFacts) -> String {
     };
     let pool = match (model.kv_tokens, model.kv_bytes) {
         (Some(tokens), Some(bytes)) => format!("KV pool {tokens} tokens, {} MiB; ", mib(bytes)),
-        _ => format!("{} replicas; ", model.replicas),
+        _ => format!("{}; ", counted(model.replicas, "replica")),
     };
     format!("{context}{pool}up to {} at once", model.sequences)
 }

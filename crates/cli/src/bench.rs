@@ -11,7 +11,7 @@ use std::fmt::Display;
 use std::path::Path;
 use std::process::ExitCode;
 
-use anyhow::{Context as _, bail};
+use anyhow::{Context as _, anyhow, bail};
 use clap::Subcommand;
 use tollgate_bench::args::{
     CalibrateArgs, EngineArgs, FloodArgs, GateArgs, LadderArgs, RealismArgs, RunArgs,
@@ -20,6 +20,7 @@ use tollgate_bench::engine::EngineServer;
 use tollgate_bench::gate::{Decisions, Verdict, decide};
 use tollgate_bench::{Stop, calibrate::calibrate, flood};
 
+use crate::output;
 use crate::terminal::{self, StatusLine};
 
 /// Exit code of a run that is invalid or could not be had.
@@ -101,6 +102,7 @@ fn serve_engine(args: &EngineArgs) -> anyhow::Result<ExitCode> {
 
 fn run_load(args: &RunArgs) -> anyhow::Result<ExitCode> {
     let spec = args.spec(command())?;
+    output::can_write([args.load.json.as_ref()])?;
     let mut line = StatusLine::default();
     let report = tollgate_bench::run(&spec, &Stop::on_signal(), |progress| line.show(progress));
     line.end();
@@ -113,6 +115,9 @@ fn run_load(args: &RunArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_flood(args: &FloodArgs) -> anyhow::Result<ExitCode> {
+    output::can_write([args.plot.as_ref(), args.load.json.as_ref()])?;
+    // What is wrong with the arguments is told before anything is started for them.
+    args.plan(&[], &command())?;
     let started = if args.url.is_empty() {
         Some(arms::Arms::start(&args.model)?)
     } else {
@@ -129,8 +134,7 @@ fn run_flood(args: &FloodArgs) -> anyhow::Result<ExitCode> {
     terminal::print(&report);
     if let Some(path) = &args.plot {
         let svg = report.frontier("Tokens a second and the quiet tenant's wait");
-        std::fs::write(path, svg.to_svg())
-            .with_context(|| format!("can't write {}", path.display()))?;
+        output::write(path, &svg.to_svg())?;
     }
     if let Some(path) = &args.load.json {
         write_json(path, &report.to_json())?;
@@ -139,11 +143,14 @@ fn run_flood(args: &FloodArgs) -> anyhow::Result<ExitCode> {
 }
 
 fn run_gate(args: &GateArgs) -> anyhow::Result<ExitCode> {
-    let now = decide(args.slots).map_err(anyhow::Error::msg)?;
     let path = args.baseline.display();
     if args.update {
+        output::can_write([Some(&args.baseline)])?;
+    }
+    let now = decide(args.slots).map_err(anyhow::Error::msg)?;
+    if args.update {
         let text = serde_json::to_string(&now)? + "\n";
-        std::fs::write(&args.baseline, text).with_context(|| format!("can't write {path}"))?;
+        output::write(&args.baseline, &text)?;
         let count = now.dispatched.len();
         terminal::answer(&format!("{path}: {count} decisions written"));
         return Ok(ExitCode::SUCCESS);
@@ -151,8 +158,10 @@ fn run_gate(args: &GateArgs) -> anyhow::Result<ExitCode> {
     let text = std::fs::read_to_string(&args.baseline).with_context(|| {
         format!("can't read {path}; name it with --baseline, or write it with --update")
     })?;
-    let baseline: Decisions =
-        serde_json::from_str(&text).with_context(|| format!("{path} is no baseline"))?;
+    // What a parser says of it would tell nobody anything.
+    let baseline: Decisions = serde_json::from_str(&text).map_err(|_| {
+        anyhow!("{path} is no baseline; name one with --baseline, or write it with --update")
+    })?;
     let count = now.dispatched.len();
     match now.against(&baseline) {
         Verdict::Same => {
@@ -180,15 +189,15 @@ fn run_calibration(args: &CalibrateArgs) -> anyhow::Result<ExitCode> {
     let mut line = StatusLine::default();
     let fitted = calibrate(&plan, &Stop::on_signal(), |point| line.show(&point));
     line.end();
-    terminal::print(&fitted?);
+    let fitted = fitted?;
+    // On stdout they are comments in a file, which nobody may look at.
+    for note in &fitted.notes {
+        terminal::complain(&format!("tollgate: {note}"));
+    }
+    terminal::print(&fitted);
     Ok(ExitCode::SUCCESS)
 }
 
-/// Writes a file whole or not at all.
 fn write_json(path: &Path, value: &impl Display) -> anyhow::Result<()> {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".part");
-    let failed = || format!("can't write {}", path.display());
-    std::fs::write(&beside, format!("{value:#}\n")).with_context(failed)?;
-    std::fs::rename(&beside, path).with_context(failed)
+    output::write(path, &format!("{value:#}\n"))
 }

@@ -33,7 +33,8 @@ pub(crate) fn check(path: &Path) -> ExitCode {
 pub(crate) fn read(path: &Path) -> Result<Config, ExitCode> {
     let name = path.display();
     let text = std::fs::read_to_string(path).map_err(|error| {
-        terminal::complain(&format!("tollgate: {name}: {}", unreadable(&error)));
+        let why = unreadable(&error, "docs/tollgate.example.yaml is one");
+        terminal::complain(&format!("tollgate: {name}: {why}"));
         ExitCode::from(MISTAKES)
     })?;
     parse(&text, &|variable| std::env::var(variable).ok()).map_err(|problems| {
@@ -52,21 +53,22 @@ pub(crate) fn read(path: &Path) -> Result<Config, ExitCode> {
     })
 }
 
-/// Why a file could not be read, and what to do.
-fn unreadable(error: &io::Error) -> String {
+/// Why a file could not be read, and what to do; `example` says where one is to start from.
+pub(crate) fn unreadable(error: &io::Error, example: &str) -> String {
     // The kinds of the standard library grow, and what is none of these speaks for itself.
     if error.kind() == io::ErrorKind::NotFound {
-        "there is no such file; docs/tollgate.example.yaml is one to start from".to_owned()
+        format!("there is no such file; {example} to start from")
     } else if error.kind() == io::ErrorKind::IsADirectory {
         "it is a directory; name the file in it".to_owned()
     } else if error.kind() == io::ErrorKind::InvalidData {
-        "it is not UTF-8 text, so no configuration; use a YAML file".to_owned()
+        "it is not UTF-8 text; use a YAML file".to_owned()
     } else {
-        format!("it can't be read: {error}")
+        format!("it can't be read: {error}; look at its permissions")
     }
 }
 
-fn counted(count: usize, what: &str) -> String {
+/// How many, in words that fit one as well.
+pub(crate) fn counted(count: usize, what: &str) -> String {
     format!("{count} {what}{}", if count == 1 { "" } else { "s" })
 }
 

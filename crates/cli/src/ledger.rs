@@ -12,7 +12,7 @@ use tollgate_server::charges;
 use tollgate_server::store::{Difference, Store};
 
 use crate::check::MISTAKES;
-use crate::place::{Located, PlaceArgs, store_failed};
+use crate::place::{Located, PlaceArgs, refuse, store_failed};
 use crate::terminal;
 
 /// Arguments of `ledger`.
@@ -67,6 +67,12 @@ pub(crate) fn ledger(args: &LedgerArgs) -> ExitCode {
         Err(code) => return code,
     };
     let folder = &located.data_dir;
+    if is_nowhere(folder) {
+        return refuse(&format!(
+            "there is no ledger in {}; give --config or --data-dir of a gateway that has run",
+            folder.display()
+        ));
+    }
     match args.verb {
         LedgerVerb::Verify { .. } => recount(&located),
         LedgerVerb::Repair { .. } => match repair(folder) {
@@ -75,6 +81,12 @@ pub(crate) fn ledger(args: &LedgerArgs) -> ExitCode {
         },
         LedgerVerb::Show { format, .. } => show(folder, format),
     }
+}
+
+/// Whether no gateway has ever written here: nothing is wrong, and nothing is right either.
+fn is_nowhere(folder: &Path) -> bool {
+    let mut reader = Reader::open(folder);
+    matches!(reader.next(), Ok(None)) && reader.journal().is_none()
 }
 
 /// Recounts the journal, and then the store against it, where there is one.

@@ -47,7 +47,7 @@ pub(crate) fn start() -> Logging {
         log.with_ansi(false).json().flatten_event(true).init();
     }
     if let Some(mistake) = mistake {
-        tracing::warn!("{VARIABLE} is not used, {DEFAULT} is: {mistake}");
+        tracing::warn!("{VARIABLE} is not used, info is logged: {mistake}");
     }
     let last = sink.clone();
     std::panic::set_hook(Box::new(move |panic| {
@@ -63,13 +63,36 @@ impl Drop for Logging {
     }
 }
 
-/// What to log, and what is wrong with the wish where it can't be followed.
+/// What to log, and what is wrong with the wish where it can't be followed. None and an empty one
+/// are the same: whoever starts containers has the one where the other is meant.
 fn filter(wish: Option<&str>) -> (EnvFilter, Option<String>) {
-    match wish.map(EnvFilter::try_new) {
-        Some(Ok(filter)) => (filter, None),
-        Some(Err(error)) => (EnvFilter::new(DEFAULT), Some(error.to_string())),
-        None => (EnvFilter::new(DEFAULT), None),
+    let standard = || EnvFilter::new(DEFAULT);
+    let Some(wish) = wish.map(str::trim).filter(|wish| !wish.is_empty()) else {
+        return (standard(), None);
+    };
+    let unknown = wish
+        .split(',')
+        .map(str::trim)
+        .find(|part| is_no_level(part));
+    match (unknown, EnvFilter::try_new(wish)) {
+        (None, Ok(filter)) => (filter, None),
+        (wrong, _) => {
+            let wrong = wrong.unwrap_or(wish);
+            let mistake = format!(
+                "`{wrong}` says nothing; use error, warn, info, debug or trace, alone or as in \
+                 info,tollgate::request=warn"
+            );
+            (standard(), Some(mistake))
+        }
     }
+}
+
+/// Whether it is a word that is no level. It would be taken for a part of the program to log, and
+/// nothing else would be logged.
+fn is_no_level(part: &str) -> bool {
+    const LEVELS: [&str; 6] = ["off", "error", "warn", "info", "debug", "trace"];
+    let is_level = || LEVELS.iter().any(|level| level.eq_ignore_ascii_case(part));
+    !part.contains(['=', '[']) && !is_level()
 }
 
 /// Says where a panic was. Its message is told only where it is a literal: one that is put together
@@ -185,6 +208,24 @@ mod tests {
         assert!(filter(None).1.is_none());
         let (used, mistake) = filter(Some("tollgate=loud"));
         assert_eq!(used.to_string(), EnvFilter::new(DEFAULT).to_string());
-        assert!(mistake.is_some());
+        assert!(
+            mistake
+                .unwrap()
+                .contains("`tollgate=loud` says nothing; use error")
+        );
+        let (used, mistake) = filter(Some("inf"));
+        assert_eq!(used.to_string(), EnvFilter::new(DEFAULT).to_string());
+        assert!(
+            mistake.unwrap().contains("`inf` says nothing"),
+            "a slip of `info`"
+        );
+        assert!(filter(Some("WARN")).1.is_none());
+    }
+
+    #[test]
+    fn an_empty_wish_is_none() {
+        let (used, mistake) = filter(Some(" "));
+        assert_eq!(used.to_string(), EnvFilter::new(DEFAULT).to_string());
+        assert_eq!(mistake, None);
     }
 }

@@ -8,6 +8,7 @@ mod doctor;
 mod ledger;
 mod logging;
 mod model_file;
+mod output;
 mod people;
 mod place;
 mod report;
@@ -22,8 +23,8 @@ use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{Args, Parser, Subcommand};
-use tollgate_bench::args::ReportArgs;
+use clap::{Args, Command, CommandFactory as _, FromArgMatches as _, Parser, Subcommand};
+use tollgate_bench::args::{ReportArgs, value};
 use tollgate_server::keeper;
 use tollgate_server::process::KEEPER_VERB;
 
@@ -138,7 +139,7 @@ struct ServeArgs {
     config: Option<PathBuf>,
     /// Address and port to listen on; 127.0.0.1:8080 unless the configuration says otherwise. Any
     /// but this computer's own needs --config, since without it every caller is let in.
-    #[arg(long, value_name = "ADDR", value_parser = address)]
+    #[arg(long, value_name = "ADDR", value_parser = value::address)]
     listen: Option<SocketAddr>,
     /// Folder for the usage ledger, made if it is missing; ./tollgate-data unless the configuration
     /// says otherwise.
@@ -149,15 +150,23 @@ struct ServeArgs {
     model: Option<PathBuf>,
 }
 
-/// Reads an address to listen on.
-fn address(text: &str) -> Result<SocketAddr, String> {
-    let wanted = "use an address and a port, like 127.0.0.1:8080 or [::1]:8080";
-    text.parse().map_err(|_| wanted.to_owned())
+/// Takes numbers below 0 for values, so that who gives one is told what to give instead, and not
+/// that there is no such flag.
+fn with_negative_numbers(command: Command) -> Command {
+    let command = command.mut_args(|arg| match arg.get_action().takes_values() {
+        true => arg.allow_negative_numbers(true),
+        false => arg,
+    });
+    command.mut_subcommands(with_negative_numbers)
+}
+
+fn parse() -> Cli {
+    let matches = with_negative_numbers(Cli::command()).get_matches();
+    Cli::from_arg_matches(&matches).unwrap_or_else(|error| error.exit())
 }
 
 fn main() -> ExitCode {
-    let cli = Cli::parse();
-    match cli.verb {
+    match parse().verb {
         Verb::Serve(args) => serve::serve(args),
         Verb::Check { config } => check::check(&config),
         Verb::Report(args) => report::report(&args),

@@ -4,6 +4,7 @@ use std::num::{NonZeroU32, NonZeroU64};
 use std::process::ExitCode;
 
 use clap::{Args, Subcommand};
+use tollgate_bench::args::value;
 use tollgate_server::budget::{BudgetText, Period};
 use tollgate_server::store::{
     DirectoryError, KeyRow, ModelLimits, NewKey, Scopes, StoredLimits, TenantRow, moment,
@@ -20,7 +21,7 @@ pub(crate) enum KeysVerb {
     /// List keys, without their secrets.
     List {
         /// Of one tenant alone.
-        #[arg(long, value_name = "NAME")]
+        #[arg(long, value_name = "NAME", value_parser = value::name)]
         tenant: Option<String>,
         #[command(flatten)]
         place: PlaceArgs,
@@ -57,7 +58,7 @@ pub(crate) enum KeysVerb {
 #[derive(Args, Debug)]
 pub(crate) struct CreateKey {
     /// Whose it is.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = value::name)]
     tenant: String,
     /// What people call it.
     #[arg(long, value_name = "TEXT", default_value = "")]
@@ -109,31 +110,31 @@ pub(crate) struct TenantArgs {
     #[arg(long, default_value = "standard")]
     class: String,
     /// Its share against others, 1 to 1000.
-    #[arg(long, default_value = "1")]
+    #[arg(long, default_value = "1", value_parser = value::within::<u32, 1, 1_000>)]
     weight: u32,
     /// The models it may name; all unless given.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     models: Option<Vec<String>>,
     /// Requests per minute.
-    #[arg(long)]
+    #[arg(long, value_parser = value::from_one::<NonZeroU64>)]
     rpm: Option<NonZeroU64>,
     /// Requests that may come at once.
-    #[arg(long, requires = "rpm")]
+    #[arg(long, requires = "rpm", value_parser = value::from_one::<NonZeroU64>)]
     burst: Option<NonZeroU64>,
     /// Tokens per minute.
-    #[arg(long)]
+    #[arg(long, value_parser = value::from_one::<NonZeroU64>)]
     tpm: Option<NonZeroU64>,
     /// KV memory over time that its requests in flight may hold, in GiB-seconds, as 40 or 0.5.
-    #[arg(long, value_name = "AMOUNT")]
+    #[arg(long, value_name = "AMOUNT", value_parser = amount)]
     kv_gib_seconds: Option<serde_json::Number>,
     /// Requests at once.
-    #[arg(long)]
+    #[arg(long, value_parser = value::from_one::<NonZeroU32>)]
     concurrency: Option<NonZeroU32>,
     /// Prompt and output tokens of one request.
-    #[arg(long)]
+    #[arg(long, value_parser = value::from_one::<NonZeroU64>)]
     max_context: Option<NonZeroU64>,
     /// Output tokens of one request.
-    #[arg(long)]
+    #[arg(long, value_parser = value::from_one::<NonZeroU64>)]
     max_output: Option<NonZeroU64>,
     /// What it may use of one model, beside the above, as llama:rpm=60,tpm=10000. Once for each.
     #[arg(long, value_name = "MODEL:LIMITS", value_parser = model_limits)]
@@ -252,6 +253,11 @@ fn list_keys(tenant: Option<&str>, place: &PlaceArgs) -> Result<(), ExitCode> {
     let mut place = place.open()?;
     let now = actor().at_us;
     let keys = place.store.keys().map_err(|error| store_failed(&error))?;
+    if let Some(tenant) = tenant
+        && !keys.iter().any(|key| key.tenant == tenant)
+    {
+        place.sees(tenant)?;
+    }
     let mut table = Table::new(&["id", "tenant", "label", "state", "scopes", "budget"]);
     let wanted = |key: &&KeyRow| tenant.is_none_or(|tenant| key.tenant == tenant);
     for key in keys.iter().filter(wanted) {
@@ -361,13 +367,23 @@ fn model_limits(text: &str) -> Result<ModelLimits, String> {
         let amount: serde_json::Number = amount.parse().map_err(|_| want())?;
         limits.insert(name.trim().to_owned(), amount.into());
     }
-    let limits: StoredLimits =
-        serde_json::from_value(limits.into()).map_err(|error| format!("{text}: {error}"))?;
+    let limits: StoredLimits = serde_json::from_value(limits.into()).map_err(|_| {
+        format!(
+            "{text}: use rpm, burst, tpm, kv_gib_seconds, concurrency, max_context and max_output, \
+             once each, with a number above 0"
+        )
+    })?;
     limits.read()?;
     Ok(ModelLimits {
         model: model.to_owned(),
         limits,
     })
+}
+
+/// Reads a number with or without a fraction.
+fn amount(text: &str) -> Result<serde_json::Number, String> {
+    text.parse()
+        .map_err(|_| "use a number like 40 or 0.5".to_owned())
 }
 
 /// Reads a budget as `10/day` or `2.50/month/Europe/Berlin`.

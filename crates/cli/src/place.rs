@@ -5,7 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use tollgate_server::config::StoreConfig;
-use tollgate_server::store::{Actor, Location, Store, StoreError};
+use tollgate_server::store::{Actor, Asked, Location, Store, StoreError, UsageError};
 use tollgate_server::{FoldError, Folding, unix_micros};
 
 use crate::{check, terminal};
@@ -121,6 +121,37 @@ impl Place {
             FoldError::Store(error) => store_failed(error),
             FoldError::Journal(_) => refuse(&error.to_string()),
         })
+    }
+
+    /// Sees that somebody has this name: in the store or the configuration, or by what was used.
+    pub(crate) fn sees(&mut self, tenant: &str) -> Result<(), ExitCode> {
+        if self.is_configured(tenant) || self.is_stored(tenant)? || self.has_used(tenant)? {
+            return Ok(());
+        }
+        Err(refuse(&format!(
+            "nobody is called {tenant} in the store, or has used anything by that name; `tollgate \
+             usage` and `tollgate tenants list` show who is there"
+        )))
+    }
+
+    fn is_stored(&mut self, tenant: &str) -> Result<bool, ExitCode> {
+        let stored = self.store.tenants().map_err(|error| store_failed(&error))?;
+        Ok(stored.iter().any(|row| row.name == tenant))
+    }
+
+    fn has_used(&mut self, tenant: &str) -> Result<bool, ExitCode> {
+        let ever = Asked {
+            by: Some("tenant"),
+            from: Some("1970-01"),
+            to: None,
+            tenant: Some(tenant),
+        };
+        let ever = ever.read(unix_micros()).map_err(|why| refuse(&why))?;
+        match self.store.usage(&ever) {
+            Ok(rows) => Ok(!rows.is_empty()),
+            Err(UsageError::Store(error)) => Err(store_failed(&error)),
+            Err(error) => Err(refuse(&error.to_string())),
+        }
     }
 
     /// Whether the configuration has a tenant of this name.

@@ -1,13 +1,12 @@
 //! `tollgate report`: from raw rows to a page, whole or not at all.
 
-use std::io;
 use std::path::Path;
 use std::process::ExitCode;
 
 use tollgate_bench::args::ReportArgs;
-use tollgate_bench::study::{Study, write_whole};
+use tollgate_bench::study::Study;
 
-use crate::terminal;
+use crate::{output, terminal};
 
 /// Exit code where no page was made.
 const NO_PAGE: u8 = 2;
@@ -26,6 +25,8 @@ pub(crate) fn report(args: &ReportArgs) -> ExitCode {
 }
 
 fn made(args: &ReportArgs) -> Result<String, String> {
+    let files = [Some(&args.out), args.csv.as_ref(), args.peaks.as_ref()];
+    output::can_write(files).map_err(|error| format!("{error:#}"))?;
     let study = Study::read(&args.inputs, args.options()).map_err(|error| error.to_string())?;
     write(&args.out, &study.to_html())?;
     if let Some(path) = &args.csv {
@@ -42,6 +43,5 @@ fn made(args: &ReportArgs) -> Result<String, String> {
 }
 
 fn write(path: &Path, text: &str) -> Result<(), String> {
-    let because = |error: io::Error| format!("cannot write {}: {error}", path.display());
-    write_whole(path, text).map_err(because)
+    output::write(path, text).map_err(|error| format!("{error:#}"))
 }

@@ -7,13 +7,17 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
+use tollgate_bench::args::value;
 use tollgate_sim::report::render;
 use tollgate_sim::scenario::{Replay, Scenario};
 use tollgate_sim::trace::{Trace, TraceError, TraceName};
 use tollgate_sim::trial::{self, Passes};
 
-use crate::check::MISTAKES;
+use crate::check::{MISTAKES, unreadable};
 use crate::terminal;
+
+/// Where scenarios are to start from.
+const EXAMPLE: &str = "the folder scenarios has some, and docs/simulator.md one";
 
 /// Exit code where a law or a bound was broken.
 const FAILED: u8 = 1;
@@ -26,7 +30,7 @@ pub(crate) struct SimArgs {
     #[arg(value_name = "FILE")]
     file: PathBuf,
     /// Seed of all that is drawn: the same seed, the same run, to the byte.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1, value_parser = value::from_zero::<u64>)]
     seed: u64,
     /// Try each seed from A up to B, B not included, and report only those that fail.
     #[arg(long, value_name = "A..B", value_parser = seeds, conflicts_with_all = ["seed", "log"])]
@@ -84,7 +88,7 @@ pub(crate) fn sim(args: SimArgs) -> ExitCode {
 fn run(args: SimArgs) -> Result<Passes, String> {
     let file = args.file.display();
     let text = std::fs::read_to_string(&args.file)
-        .map_err(|error| format!("tollgate: {file}: it can't be read: {error}"))?;
+        .map_err(|error| format!("tollgate: {file}: {}", unreadable(&error, EXAMPLE)))?;
     let scenario = Scenario::parse(&text).map_err(|mistake| format!("{file}:{mistake}"))?;
     let name = args.trace.or_else(|| scenario.replays());
     let trace = match (name, &args.trace_dir) {
@@ -151,7 +155,10 @@ fn command(args: &SimArgs) -> String {
 }
 
 fn one(args: &SimArgs, scenario: &Scenario, replay: Option<Replay<'_>>) -> Result<Passes, String> {
-    let unwritten = |path: &Path, error| format!("tollgate: {}: {error}", path.display());
+    let unwritten = |path: &Path, error| {
+        let path = path.display();
+        format!("tollgate: can't write {path}: {error}; name a file in a folder that is there")
+    };
     let mut log = match &args.log {
         Some(path) => {
             let file = File::create(path).map_err(|error| unwritten(path, error))?;

@@ -3,6 +3,7 @@
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use tollgate_bench::args::value;
 use tollgate_server::store::{Amounts, Asked, InvoiceError, UsageError, UsageRow};
 use tollgate_server::unix_micros;
 
@@ -22,7 +23,7 @@ pub(crate) struct UsageArgs {
     #[arg(long, value_name = "TIME")]
     to: Option<String>,
     /// Of one tenant alone.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = value::name)]
     tenant: Option<String>,
     /// How to write it.
     #[arg(long, default_value = "table")]
@@ -34,6 +35,7 @@ pub(crate) struct UsageArgs {
 #[derive(Args, Debug)]
 pub(crate) struct InvoiceArgs {
     /// Whose.
+    #[arg(value_parser = value::name)]
     tenant: String,
     /// For which month of UTC, as 2026-07.
     #[arg(long, value_name = "MONTH")]
@@ -70,6 +72,7 @@ fn sums(args: &UsageArgs) -> Result<(), ExitCode> {
     let question = asked.read(unix_micros()).map_err(|why| refuse(&why))?;
     let mut place = args.place.open()?;
     place.catch_up()?;
+    args.tenant.iter().try_for_each(|name| place.sees(name))?;
     let rows = place
         .store
         .usage(&question)
@@ -100,6 +103,7 @@ pub(crate) fn invoice(args: &InvoiceArgs) -> ExitCode {
 fn bill(args: &InvoiceArgs) -> Result<(), ExitCode> {
     let mut place = args.place.open()?;
     place.catch_up()?;
+    place.sees(&args.tenant)?;
     let invoice = place
         .store
         .invoice(&args.tenant, &args.month)

@@ -94,6 +94,16 @@ impl Lengths {
         Ok(())
     }
 
+    /// The longest that is ever drawn.
+    pub const fn longest(&self) -> u64 {
+        match *self {
+            Self::Constant(length) => length,
+            Self::Uniform { max, .. }
+            | Self::Lognormal { max, .. }
+            | Self::Quantiles([.., max]) => max,
+        }
+    }
+
     fn is_ordered(&self) -> bool {
         match self {
             Self::Quantiles(quantiles) => quantiles.is_sorted(),

@@ -31,6 +31,7 @@ pub mod trace;
 pub mod trial;
 pub mod workload;
 pub mod world;
+pub mod yaml;
 
 pub use arrivals::{Arrivals, ArrivalsError};
 pub use lengths::{Lengths, LengthsError};

@@ -3,10 +3,12 @@
 //! A file names a fleet, tenants and their clients, faults, and measures with a bound; or a profile
 //! of worlds drawn at random. A mistake is told with its path, line and column. Nothing runs here.
 
+mod consistent;
 mod cost;
 mod form;
 mod measure;
 mod read;
+mod within;
 
 use std::num::{NonZeroU32, NonZeroU64};
 
@@ -23,11 +25,10 @@ use tollgate_policy::units::{KvBlocks, KvByteMicros, KvBytes, Micros, Service, T
 use tollgate_policy::window::{Bounds, Knob};
 
 use self::form::{
-    ChaosForm, EngineForm, FairnessForm, FaultForm, Form, LimitsForm, ModelForm, ReplicaForm,
-    SaysForm, SloForm, TenantForm,
+    EngineForm, FairnessForm, FaultForm, Form, LimitsForm, ModelForm, ReplicaForm, SaysForm,
+    SloForm, TenantForm,
 };
 pub use self::measure::{Measure, Verdict, What};
-pub use self::read::Mistake;
 use crate::chaos::{self, Profile};
 use crate::client::{Broken, Manners, Obedience, Retries};
 use crate::emulated::{self, PrefixCache};
@@ -37,6 +38,7 @@ use crate::machine::{ImitatedConfig, MachineConfig, PlannedConfig, Sharing, Step
 use crate::setup::{Caller, Checks, Longer, Others, ReplicaSetup, Says, Setup, Texts};
 use crate::trace::{Trace, TraceName};
 use crate::workload::{TenantLoad, Workload, WorkloadError};
+pub use crate::yaml::Mistake;
 
 /// A world written down, and what must come of it.
 #[derive(Clone, Debug)]
@@ -140,7 +142,7 @@ impl Scenario {
             measures,
             kind,
         };
-        scenario.check(&form, text)?;
+        consistent::check(&scenario, &form, text)?;
         Ok(scenario)
     }
 
@@ -216,42 +218,6 @@ impl Scenario {
                 ..terms
             }),
         })
-    }
-
-    fn check(&self, form: &Form, text: &str) -> Result<(), Mistake> {
-        if form.chaos.is_some() {
-            return Ok(());
-        }
-        let missing = |key: &str, what: &str| Err(Mistake::at_start(key, what));
-        if form.fleet.is_empty() {
-            return missing("fleet", "is missing; list the replicas");
-        }
-        if form.tenants.is_empty() {
-            return missing("tenants", "is missing; list who asks");
-        }
-        if form.duration.0 == Micros::ZERO {
-            return missing("duration", "is missing; use a time like 60s");
-        }
-        let replicas: usize = form.fleet.iter().map(|one| one.count).sum();
-        for (n, fault) in form.faults.iter().enumerate() {
-            if fault.replica.is_some_and(|replica| replica >= replicas) {
-                let what = format!("names a replica of {replicas}; they count from 0");
-                return Err(read::located(text, "faults", n, what));
-            }
-        }
-        for (n, replica) in form.fleet.iter().enumerate() {
-            if let Err(what) = fits(replica, &form.model) {
-                return Err(read::located(text, "fleet", n, what));
-            }
-        }
-        match self.setup(1, Contender::Tollgate, None) {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                let named = |tenant: &TenantForm| error.to_string().contains(&tenant.name);
-                let n = form.tenants.iter().position(named).unwrap_or(0);
-                Err(read::located(text, "tenants", n, error.to_string()))
-            }
-        }
     }
 }
 
@@ -583,15 +549,6 @@ fn fault(form: &FaultForm) -> Fault {
     Fault {
         at: Time::START + form.at.0,
         kind,
-    }
-}
-
-impl ChaosForm {
-    /// The largest world, in times of the ordinary one.
-    const SIZE_MAX: f64 = 10_000.0;
-
-    fn is_sized(&self) -> bool {
-        self.size > 0.0 && self.size <= Self::SIZE_MAX
     }
 }
 

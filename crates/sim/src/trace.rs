@@ -166,7 +166,7 @@ pub enum TraceError {
         path: PathBuf,
     },
     /// Its file cannot be read.
-    #[error("cannot read {}: {error}", path.display())]
+    #[error("cannot read {}: {error}; name the folder that has it", path.display())]
     Read {
         /// The file.
         path: PathBuf,

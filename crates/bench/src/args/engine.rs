@@ -8,18 +8,25 @@ use clap::Args;
 use tollgate_policy::units::{Micros, Tokens};
 use tollgate_sim::emulated::{Config, Cost, PrefixCache};
 
-use super::{ArgsError, tenant};
+use super::{ArgsError, tenant, value};
 use crate::engine::{Pace, Script, Settings};
+
+/// Tokens of anything that is one request's or one step's.
+const TOKENS: u64 = 10_000_000;
+
+/// Tokens of all KV.
+const KV_TOKENS: u64 = 1_000_000_000;
 
 /// Arguments of an emulated engine.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct EngineArgs {
     /// Address and port to listen on.
-    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000")]
+    #[arg(long, value_name = "ADDR", default_value = "127.0.0.1:8000",
+          value_parser = value::address)]
     pub listen: SocketAddr,
     /// A model that it has; may be given again.
-    #[arg(long, value_name = "NAME", default_value = "stub")]
+    #[arg(long, value_name = "NAME", default_value = "stub", value_parser = value::name)]
     pub model: Vec<String>,
     /// Answer at once: whole streams in one write, for measuring what stands in front of it.
     #[arg(long)]
@@ -29,7 +36,8 @@ pub struct EngineArgs {
     #[arg(long, value_name = "FILE.yaml")]
     pub script: Option<PathBuf>,
     /// Sequences that run at once.
-    #[arg(long, value_name = "N", default_value_t = Config::default().slots)]
+    #[arg(long, value_name = "N", default_value_t = Config::default().slots,
+          value_parser = value::from_one::<NonZeroU32>)]
     pub slots: NonZeroU32,
     /// What a step takes by itself.
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = tenant::span)]
@@ -38,31 +46,38 @@ pub struct EngineArgs {
     #[arg(long, value_name = "TIME", default_value = "150us", value_parser = tenant::span)]
     pub per_sequence: Micros,
     /// Prompt tokens computed in a second.
-    #[arg(long, value_name = "TOKENS", default_value_t = Cost::default().prefill_tokens_per_second)]
+    #[arg(long, value_name = "TOKENS", default_value_t = Cost::default().prefill_tokens_per_second,
+          value_parser = value::from_one::<NonZeroU64>)]
     pub prefill: NonZeroU64,
     /// Tokens of one step.
-    #[arg(long, value_name = "TOKENS", default_value_t = Config::default().chunk.get())]
+    #[arg(long, value_name = "TOKENS", default_value_t = Config::default().chunk.get(),
+          value_parser = value::within::<u64, 1, TOKENS>)]
     pub chunk: u64,
     /// Tokens of KV; past it, the newest sequence is computed again later.
-    #[arg(long, value_name = "TOKENS", default_value_t = Config::default().kv.get())]
+    #[arg(long, value_name = "TOKENS", default_value_t = Config::default().kv.get(),
+          value_parser = value::within::<u64, 1, KV_TOKENS>)]
     pub kv_tokens: u64,
     /// The longest prompt and output together.
-    #[arg(long, value_name = "TOKENS", default_value_t = Config::default().context.get())]
+    #[arg(long, value_name = "TOKENS", default_value_t = Config::default().context.get(),
+          value_parser = value::within::<u64, 1, TOKENS>)]
     pub context: u64,
     /// Requests that wait at most; one more is a 503.
-    #[arg(long, value_name = "N", default_value_t = Config::default().waiting_max)]
+    #[arg(long, value_name = "N", default_value_t = Config::default().waiting_max,
+          value_parser = value::within::<usize, 0, 1_000_000>)]
     pub waiting_max: usize,
     /// Compute what prompts begin with alike only once.
     #[arg(long)]
     pub prefix_cache: bool,
     /// Output tokens of a request that does not say how many.
-    #[arg(long, value_name = "TOKENS", default_value_t = 128)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 128,
+          value_parser = value::within::<u64, 1, TOKENS>)]
     pub output_default: u64,
     /// Requests that /seen keeps; 1000 unless answers come at once.
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = value::within::<usize, 0, 1_000_000>)]
     pub seen: Option<usize>,
     /// Threads that serve.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = value::within::<usize, 1, 256>)]
     pub threads: usize,
 }
 
@@ -128,7 +143,7 @@ impl EngineArgs {
             },
             script,
             seen,
-            output_default: self.output_default.max(1),
+            output_default: self.output_default,
             threads: self.threads,
         })
     }

@@ -6,8 +6,8 @@ use std::str::FromStr;
 
 use clap::Args;
 
-use super::ArgsError;
 use super::load::{LoadArgs, Target};
+use super::{ArgsError, value};
 use crate::flood::{Arm, Plan, Scenario};
 use crate::spec::{Endpoint, EndpointError, Spec};
 
@@ -15,22 +15,24 @@ use crate::spec::{Endpoint, EndpointError, Spec};
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
 pub struct FloodArgs {
-    /// An endpoint, and what to call it; give several to see them side by side. Without any, four
-    /// are started here, one after the other: plain first in first out, that with 600 requests a
+    /// An endpoint, and what to call it; give several to see them side by side. Without any, three
+    /// are started here, side by side: plain first in first out, that with 600 requests a
     /// minute for each tenant, and fair share, on an emulated engine.
     #[arg(long, value_name = "NAME=URL")]
     pub url: Vec<NamedEndpoint>,
     /// The model to ask for.
-    #[arg(long, value_name = "NAME", default_value = "stub")]
+    #[arg(long, value_name = "NAME", default_value = "stub", value_parser = value::name)]
     pub model: String,
     /// Who is beside the quiet tenants.
     #[arg(long, value_enum, default_value = "flood")]
     pub scenario: Scenario,
     /// Tenants of the scenario `flood`: one that floods, the others quiet.
-    #[arg(long, value_name = "N", default_value_t = 2)]
+    #[arg(long, value_name = "N", default_value_t = 2,
+          value_parser = value::from_zero::<usize>)]
     pub tenants: usize,
     /// Go round so often. The endpoints take turns, and each round begins with another one.
-    #[arg(long, value_name = "N", default_value_t = NonZeroU32::MIN)]
+    #[arg(long, value_name = "N", default_value_t = NonZeroU32::MIN,
+          value_parser = value::from_one::<NonZeroU32>)]
     pub rounds: NonZeroU32,
     /// Draw tokens a second against the quiet tenants' p99 TTFT into this SVG. Endpoints named
     /// `SERIES:LABEL` are points of one line.

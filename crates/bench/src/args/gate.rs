@@ -5,6 +5,8 @@ use std::path::PathBuf;
 
 use clap::Args;
 
+use super::value;
+
 /// Arguments of the gate.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -16,7 +18,8 @@ pub struct GateArgs {
     #[arg(long)]
     pub update: bool,
     /// Slots of the engine; fewer than the baseline's show that the gate can close.
-    #[arg(long, value_name = "N", default_value_t = NonZeroU32::MIN.saturating_add(63))]
+    #[arg(long, value_name = "N", default_value_t = NonZeroU32::MIN.saturating_add(63),
+          value_parser = value::from_one::<NonZeroU32>)]
     pub slots: NonZeroU32,
     /// Fail also where decisions differ and nothing got worse.
     #[arg(long)]

@@ -9,6 +9,7 @@ use tollgate_sim::rungs::{Cost, Machine, Rung};
 use tollgate_sim::workload::SharedPrefix;
 
 use super::tenant::{lengths, span};
+use super::value;
 use crate::ladder::{Engine, Ground, Ladder, Server, Traffic};
 use crate::slo::Slo;
 use crate::spec::Timing;
@@ -18,7 +19,8 @@ use crate::spec::Timing;
 #[command(after_help = EXAMPLES)]
 pub struct LadderArgs {
     /// Requests per second, one rate after the other: 1,2,4.
-    #[arg(long, value_name = "RATES", required = true, value_delimiter = ',')]
+    #[arg(long, value_name = "RATES", required = true, value_delimiter = ',',
+          value_parser = value::fraction)]
     pub loads: Vec<f64>,
     /// What is compared, the lowest first. slo-goodput, slo-80, slo-95 and slo-99 have a gateway
     /// before the engine that admits by the limits of --slo.
@@ -30,7 +32,8 @@ pub struct LadderArgs {
     )]
     pub rungs: Vec<Rung>,
     /// Run each cell with the seeds 1 to N.
-    #[arg(long, value_name = "N", default_value_t = 3)]
+    #[arg(long, value_name = "N", default_value_t = 3,
+          value_parser = value::within::<u64, 1, 1_000>)]
     pub seeds: u64,
     /// What a good request keeps, as ttft=2s,tpot=100ms,e2e=30s.
     #[arg(long, value_name = "LIMITS", default_value = "ttft=2s,tpot=100ms")]
@@ -57,17 +60,19 @@ pub struct LadderArgs {
     #[arg(long, value_name = "TOKENS", default_value = "32~0.7", value_parser = lengths)]
     pub output: Lengths,
     /// Which part of the prompts begins with a shared one; 0..=1.
-    #[arg(long, value_name = "PART", default_value_t = 0.7)]
+    #[arg(long, value_name = "PART", default_value_t = 0.7, value_parser = value::fraction)]
     pub share: f64,
     /// How long the shared beginnings are, in tokens.
-    #[arg(long, value_name = "TOKENS", default_value_t = 550)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 550,
+          value_parser = value::within::<u64, 1, 10_000_000>)]
     pub shared_tokens: u64,
     /// How many shared beginnings there are.
-    #[arg(long, value_name = "N", default_value_t = 4)]
+    #[arg(long, value_name = "N", default_value_t = 4,
+          value_parser = value::within::<u32, 1, 1_000_000>)]
     pub shared_variants: u32,
     /// Spread of the gaps between requests over their mean: 1 is Poisson, and less makes short
     /// cells alike in what they are offered.
-    #[arg(long, value_name = "CV", default_value_t = 1.0)]
+    #[arg(long, value_name = "CV", default_value_t = 1.0, value_parser = value::fraction)]
     pub cv: f64,
     /// The engine.
     #[command(flatten)]
@@ -100,19 +105,24 @@ pub struct LadderEngineArgs {
     #[arg(long, value_name = "PROGRAM", conflicts_with = "sim")]
     pub server: Option<PathBuf>,
     /// Threads that compute; the server's own choice without.
-    #[arg(long, value_name = "N", requires = "model")]
+    #[arg(long, value_name = "N", requires = "model",
+          value_parser = value::within::<usize, 1, 1_024>)]
     pub threads: Option<usize>,
     /// Sequences that run at once.
-    #[arg(long, value_name = "N", default_value_t = 16)]
+    #[arg(long, value_name = "N", default_value_t = 16,
+          value_parser = value::within::<u32, 1, 65_536>)]
     pub sequences: u32,
     /// Room for the tokens of all of them; a multiple of 16.
-    #[arg(long, value_name = "TOKENS", default_value_t = 16_384)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 16_384,
+          value_parser = value::within::<u32, 16, 1_000_000_000>)]
     pub kv_tokens: u32,
     /// Tokens that one step may compute.
-    #[arg(long, value_name = "TOKENS", default_value_t = 512)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 512,
+          value_parser = value::within::<u64, 1, 10_000_000>)]
     pub step_tokens: u64,
     /// Tokens of one request.
-    #[arg(long, value_name = "TOKENS", default_value_t = 2_048)]
+    #[arg(long, value_name = "TOKENS", default_value_t = 2_048,
+          value_parser = value::within::<u64, 1, 10_000_000>)]
     pub context: u64,
 }
 

@@ -7,7 +7,7 @@ use clap::Args;
 use tollgate_policy::units::Micros;
 use tollgate_sim::workload::TenantLoad;
 
-use super::{ArgsError, tenant};
+use super::{ArgsError, tenant, value};
 use crate::spec::{
     Cycle, Endpoint, Identity, Key, Reply, Source, Spec, TenantSpec, Timing, Tokenizer,
 };
@@ -32,10 +32,12 @@ pub struct LoadArgs {
     #[arg(long, value_name = "TIME", default_value = "10ms", value_parser = tenant::span)]
     pub slip_max: Micros,
     /// Decides every arrival, length and text.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = value::from_zero::<u64>)]
     pub seed: u64,
     /// Threads that send and read, besides the one that keeps time.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = value::within::<usize, 1, 256>)]
     pub threads: usize,
     /// Ask for whole answers instead of streams.
     #[arg(long)]
@@ -45,7 +47,8 @@ pub struct LoadArgs {
     #[arg(long, value_name = "HOW", default_value = "learn")]
     pub tokenizer: TokenizerArg,
     /// Tokens that the chat template adds; for `--tokenizer bytes`.
-    #[arg(long, value_name = "N", default_value_t = 18)]
+    #[arg(long, value_name = "N", default_value_t = 18,
+          value_parser = value::within::<u64, 0, 1_000_000>)]
     pub template_tokens: u64,
     /// The environment variable that holds a tenant's key; `*=VARIABLE` is for all others. Tenants
     /// without one are named by X-Tenant-ID.

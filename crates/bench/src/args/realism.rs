@@ -7,6 +7,8 @@ use clap::Args;
 use tollgate_sim::realism::{RealismError, STAND_INS, trial};
 use tollgate_sim::trace::{TraceName, UnknownTrace};
 
+use super::value;
+
 /// Which traces' stand-ins go before the gate.
 #[derive(Args, Clone, Debug)]
 #[command(after_help = EXAMPLES)]
@@ -19,7 +21,8 @@ pub struct RealismArgs {
     #[arg(long, value_name = "DIR")]
     pub trace_dir: Option<PathBuf>,
     /// Decides every arrival and length.
-    #[arg(long, value_name = "N", default_value_t = 1)]
+    #[arg(long, value_name = "N", default_value_t = 1,
+          value_parser = value::from_zero::<u64>)]
     pub seed: u64,
 }
 

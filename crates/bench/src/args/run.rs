@@ -8,7 +8,7 @@ use tollgate_sim::trace::{Trace, TraceName};
 use tollgate_sim::workload::TenantLoad;
 
 use super::load::{LoadArgs, TRACES, Target, identity_of_others};
-use super::{ArgsError, tenant};
+use super::{ArgsError, tenant, value};
 use crate::spec::{Endpoint, Source, Spec};
 use crate::workload_file;
 
@@ -20,7 +20,7 @@ pub struct RunArgs {
     #[arg(long, value_name = "URL")]
     pub url: Endpoint,
     /// The model to ask for.
-    #[arg(long, value_name = "NAME")]
+    #[arg(long, value_name = "NAME", value_parser = value::name)]
     pub model: String,
     /// What a tenant sends, as NAME:KEY=VALUE,... with the keys rate (requests a second), cv (of
     /// the gaps; 1 is Poisson), prompt and output (tokens: 128, or 64..256, or 300~0.8 for a
@@ -40,11 +40,12 @@ pub struct RunArgs {
     #[arg(long, value_name = "DIR", requires = "trace")]
     pub trace_dir: Option<PathBuf>,
     /// Replay so many times as fast as recorded; bursts become shorter too.
-    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "trace")]
+    #[arg(long, value_name = "FACTOR", default_value_t = 1.0, requires = "trace",
+          value_parser = value::fraction)]
     pub speed: f64,
     /// So many clients that each wait for their answer before they ask again: a closed loop, whose
     /// latencies say nothing about a load. Rates then only mix the tenants.
-    #[arg(long, value_name = "CLIENTS")]
+    #[arg(long, value_name = "CLIENTS", value_parser = closed)]
     pub closed: Option<NonZeroUsize>,
     /// What every load has.
     #[command(flatten)]
@@ -70,6 +71,13 @@ A file for --workload:
 
 Latencies count from when a request was due, not from when it left. Exits 0 after a valid run, 2
 after one that is not, and where there was none.";
+
+/// As many clients as may have a request open.
+fn closed(text: &str) -> Result<NonZeroUsize, String> {
+    const MOST: u64 = crate::run::IN_FLIGHT_MAX as u64;
+    let clients = value::within::<usize, 1, MOST>(text)?;
+    NonZeroUsize::new(clients).ok_or_else(|| "use 1 or more".to_owned())
+}
 
 impl RunArgs {
     /// What to run; `command` is kept for the record.

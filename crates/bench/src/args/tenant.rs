@@ -85,11 +85,15 @@ fn read(text: &str) -> Result<TenantLoad, String> {
     if name.is_empty() {
         return Err("no name".to_owned());
     }
-    let mut told = Told::default();
+    let (mut told, mut keys) = (Told::default(), Vec::new());
     for pair in pairs.split(',') {
         let (key, value) = pair
             .split_once('=')
             .ok_or_else(|| format!("`{pair}` has no `=`"))?;
+        if keys.contains(&key) {
+            return Err(format!("`{key}` stands there twice"));
+        }
+        keys.push(key);
         told.tell(key, value)?;
     }
     let rate = told.rate.ok_or("no rate")?;
@@ -209,6 +213,7 @@ mod tests {
             (":rate=1", "no name"),
             ("a:rate", "`rate` has no `=`"),
             ("a:speed=1", "there is no `speed`"),
+            ("a:rate=1,rate=2", "`rate` stands there twice"),
             ("a:prompt=1,output=1", "no rate"),
             ("a:rate=1,output=1", "no prompt"),
             (

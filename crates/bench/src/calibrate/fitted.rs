@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::fmt;
 
 use serde::Serialize;
-use tollgate_sim::machine::Shape;
+use tollgate_policy::units::Micros;
+use tollgate_sim::machine::{Curve, Shape};
 
 use super::fit::{Point, fit, value};
 use super::steps::Seen;
@@ -29,6 +30,8 @@ pub struct Fitted {
     pub all: Residual,
     /// How far off for steps of one kind, by number of answers, without prompts before with.
     pub kinds: Vec<((u64, bool), Residual)>,
+    /// What was not as it should be while it was measured, and what to do about it.
+    pub notes: Vec<String>,
 }
 
 /// What steps cost.
@@ -111,6 +114,7 @@ impl Fitted {
         let positive = seen.iter().filter(|seen| seen.took_ms > 0.0);
         let points: Vec<Point> = positive.clone().map(point).collect();
         let found = fit(&points).ok_or(FitError::Few(points.len()))?;
+        let found = kind.possible(found);
         let mut kinds: BTreeMap<(u64, bool), Vec<[f64; 2]>> = BTreeMap::new();
         let mut all = Vec::new();
         for (seen, point) in positive.zip(&points) {
@@ -132,6 +136,7 @@ impl Fitted {
             kinds: often
                 .map(|(kind, pairs)| (*kind, Residual::of(pairs)))
                 .collect(),
+            notes: Vec::new(),
         })
     }
 }
@@ -210,8 +215,23 @@ impl Kind {
         }
     }
 
+    /// The cost next to what was found that the simulator takes: a step of more answers takes no
+    /// less than one of fewer, but for a little.
+    fn possible(&self, mut found: Vec<f64>) -> Vec<f64> {
+        if let Self::Embedded { knots } = self {
+            let mut longest: f64 = 0.0;
+            for ms in found.iter_mut().take(knots.len()) {
+                let least = Curve::least_after(micros(longest));
+                // A microsecond more, as what is printed is in whole ones.
+                *ms = ms.max((least.get() + 1) as f64 / 1e3);
+                longest = longest.max(*ms);
+            }
+        }
+        found
+    }
+
     fn cost(&self, found: &[f64]) -> Result<FittedCost, FitError> {
-        let micros = |ms: f64| (ms * 1e3).round().max(0.0) as u64;
+        let micros = |ms: f64| micros(ms).get();
         let rate = |ms: f64| (ms > 0.0).then(|| (1e3 / ms).round().max(1.0) as u64);
         let prefill = found.last().copied().and_then(rate).ok_or(FitError::Free)?;
         let at = |place: usize| found.get(place).copied().unwrap_or(0.0);
@@ -233,6 +253,11 @@ impl Kind {
             },
         })
     }
+}
+
+/// Milliseconds as a span.
+fn micros(ms: f64) -> Micros {
+    Micros::new((ms * 1e3).round().max(0.0) as u64)
 }
 
 /// How much of the value at each knot a curve has at a number of answers: as the simulator's
@@ -268,6 +293,9 @@ impl fmt::Display for Fitted {
             writeln!(f, "# {answers:>7}  {prompts:>7}  {residual}")?;
         }
         writeln!(f, "#     all           {}", self.all)?;
+        for note in &self.notes {
+            writeln!(f, "# {note}")?;
+        }
         f.write_str("fleet:\n")?;
         self.cost.fmt(f)
     }

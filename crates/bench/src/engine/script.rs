@@ -101,6 +101,13 @@ pub enum ScriptError {
     /// More than would ever be played.
     #[error("an answer has more than {STEPS_MAX} steps; repeat less")]
     TooLong,
+    /// An answer to no request.
+    #[error("requests: from {} to {}; they count from 1, and the last is not before the first",
+        .0.from, .0.to.unwrap_or(u64::MAX))]
+    Requests(Requests),
+    /// An answer of nothing.
+    #[error("an answer without steps; use one like `silence` or `close`")]
+    NoSteps,
     /// More than each request could look at.
     #[error("{0} answers; use at most {RULES_MAX}")]
     TooMany(usize),
@@ -167,6 +174,13 @@ impl Script {
             return Err(ScriptError::TooMany(self.answers.len()));
         }
         for rule in &self.answers {
+            let Requests { from, to } = rule.requests;
+            if from == 0 || to.is_some_and(|to| to < from) {
+                return Err(ScriptError::Requests(rule.requests));
+            }
+            if rule.steps.is_empty() {
+                return Err(ScriptError::NoSteps);
+            }
             if count(&rule.steps) > STEPS_MAX {
                 return Err(ScriptError::TooLong);
             }
@@ -299,10 +313,10 @@ mod tests {
 
     #[test]
     fn a_mistake_is_told_with_its_place_or_its_value() {
-        let refused = |text: &str| yaml::read::<Script>(text).unwrap_err();
+        let refused = |text: &str| yaml::read::<Script>(text).unwrap_err().to_string();
         let unknown = refused("answers:\n  - steps:\n      - jump: 1\n");
         assert!(
-            unknown.contains("jump") && unknown.contains("line 3"),
+            unknown.starts_with("3:") && unknown.contains("there is no `jump` here"),
             "{unknown}"
         );
         let odd = refused("answers:\n  - steps:\n      - wait: soon\n");
@@ -313,6 +327,10 @@ mod tests {
             let text = format!("answers: [{{ steps: [{{ hex: '{digits}' }}] }}]");
             assert!(script(&text).check().is_err(), "{digits}");
         }
+        let backwards = script("answers: [{ requests: { from: 5, to: 1 }, steps: [end] }]");
+        assert!(matches!(backwards.check(), Err(ScriptError::Requests(_))));
+        let nothing = script("answers: [{ steps: [] }]");
+        assert_eq!(nothing.check(), Err(ScriptError::NoSteps));
         assert!(
             script("answers: [{ steps: [{ head: 99 }] }]")
                 .check()

@@ -21,7 +21,7 @@ const FILE_MAX: u64 = 2 * 1024 * 1024 * 1024;
 #[derive(Debug, thiserror::Error)]
 pub enum ReadError {
     /// The system does not give a file.
-    #[error("cannot read {}: {error}", path.display())]
+    #[error("cannot read {}: {error}; name files of raw rows, or folders", path.display())]
     File {
         /// The file or folder.
         path: PathBuf,
@@ -80,7 +80,10 @@ pub(super) fn all(inputs: &[String]) -> Result<Vec<Run>, ReadError> {
         } else {
             match one(&path, name.as_deref())? {
                 Some(run) => runs.push(run),
-                None => return Err(columns(&path, "")),
+                None => {
+                    let text = text_of(&path)?;
+                    return Err(columns(&path, text.lines().next().unwrap_or_default()));
+                }
             }
         }
     }

@@ -2,17 +2,26 @@
 
 use std::process::ExitCode;
 
-use anyhow::Context as _;
+use anyhow::{Context as _, bail};
 use tollgate_bench::Stop;
 use tollgate_bench::args::LadderArgs;
 use tollgate_bench::ladder::{Climbed, Step};
 
-use crate::terminal;
+use super::INVALID;
+use crate::{model_file, terminal};
 
 /// Exit code of a ladder that is not climbed to its end.
 const GOES_ON: u8 = 3;
 
 pub(super) fn climb(args: &LadderArgs, command: String) -> anyhow::Result<ExitCode> {
+    if let Some(model) = &args.engine.model {
+        model_file::look_at(model).map_err(anyhow::Error::msg)?;
+    }
+    if let Some(server) = &args.engine.server
+        && !server.is_file()
+    {
+        bail!("{} is no program; name one with --server", server.display());
+    }
     let program = std::env::current_exe().context("where is this program?")?;
     let climbed = args
         .ladder(program, command)
@@ -38,8 +47,21 @@ fn said(climbed: &Climbed) -> ExitCode {
         ));
         before = Some(peak.goodput_per_s);
     }
-    let Climbed { done, of, page, .. } = climbed;
+    let Climbed {
+        done,
+        of,
+        with_numbers,
+        page,
+        ..
+    } = climbed;
     terminal::answer(&format!("{done} of {of} cells; {}", page.display()));
+    if *with_numbers == 0 && done == of {
+        terminal::complain(
+            "tollgate: no cell has numbers; the records under DIR/cells say why, and what is \
+             removed of them is run again",
+        );
+        return ExitCode::from(INVALID);
+    }
     if done == of {
         ExitCode::SUCCESS
     } else {

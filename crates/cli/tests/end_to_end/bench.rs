@@ -173,7 +173,7 @@ fn what_cannot_be_run_is_said_and_exits_with_two() {
             &["--trace", "lmsys-27", "--trace-dir", "."],
             "the columns are `when,who`; they must be",
         ),
-        (&["--workload", "load.yaml"], "load.yaml: "),
+        (&["--workload", "load.yaml"], "load.yaml:2:"),
     ] {
         let ended = ran(folder.path(), &load(nobody, more));
         assert_eq!(
@@ -228,6 +228,62 @@ fn the_arms_of_a_flood_are_started_and_compared() {
     let report = std::fs::read_to_string(folder.path().join("flood.json")).unwrap();
     let report: Value = serde_json::from_str(&report).unwrap();
     assert_eq!(report["arms"].as_array().unwrap().len(), 4);
+}
+
+#[test]
+fn a_calibration_says_what_the_engine_does_not_serve() {
+    let folder = tempfile::tempdir().unwrap();
+    let slow = [
+        "--slots",
+        "2",
+        "--step",
+        "40ms",
+        "--per-sequence",
+        "20ms",
+        "--context",
+        "512",
+    ];
+    let (_engine, url) = engine(folder.path(), &slow);
+    let calibrate = |more: &str| {
+        let args = ["bench", "calibrate", "--url", &url, "--tokenizer", "bytes"];
+        let more: Vec<&str> = more.split(' ').collect();
+        ran(folder.path(), &[&args, &more[..]].concat())
+    };
+    let ended = calibrate("--model stub --sequences 1,4 --prompts 64,256 --output 8 --each 3s");
+    assert_eq!(ended.code, Some(0), "{}", ended.stderr);
+    let said = "4 sequences at once: no step had more than 2: ";
+    assert!(ended.stderr.contains(said), "{}", ended.stderr);
+    assert!(
+        ended.stdout.contains(&format!("# {said}")),
+        "{}",
+        ended.stdout
+    );
+    // Before any of the runs, of which each would take two minutes.
+    for (more, said) in [
+        (
+            "--model none",
+            "404 Not Found: The model `none` does not exist",
+        ),
+        (
+            "--model stub --prompts 64,5000",
+            "does not serve a prompt of 5000 tokens",
+        ),
+    ] {
+        let ended = calibrate(&format!("{more} --each 2m"));
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{more}");
+        assert!(ended.stderr.contains(said), "{more}: {}", ended.stderr);
+    }
+    for (more, said) in [
+        ("--each 0s", "use 1s or more"),
+        ("--output 0", "use a whole number from 4 to 100000"),
+        ("--prompts 0,9", "use a whole number from 1 to 1000000"),
+        ("--sequences 3,3", "name 2 at least"),
+        ("--key a=PATH", "use *=VARIABLE"),
+    ] {
+        let ended = calibrate(&format!("--model stub {more}"));
+        assert_eq!((ended.code, ended.stdout.as_str()), (Some(2), ""), "{more}");
+        assert!(ended.stderr.contains(said), "{more}: {}", ended.stderr);
+    }
 }
 
 #[test]

@@ -136,7 +136,7 @@ fn a_directory_is_not_a_file() {
 #[test]
 fn bytes_that_are_no_text_are_said_to_be_none() {
     let garbage: Vec<u8> = (0..=255).cycle().take(4096).collect();
-    assert_snapshot!(complaint(&garbage), @"tollgate: tollgate.yaml: it is not UTF-8 text, so no configuration; use a YAML file");
+    assert_snapshot!(complaint(&garbage), @"tollgate: tollgate.yaml: it is not UTF-8 text; use a YAML file");
 }
 
 #[test]

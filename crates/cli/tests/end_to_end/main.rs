@@ -29,6 +29,7 @@ mod ledger;
 mod lifetime;
 mod logs;
 mod memory;
+mod mistakes;
 mod refused;
 mod report;
 mod sim;

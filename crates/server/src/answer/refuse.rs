@@ -6,7 +6,7 @@ use axum::response::Response;
 use http_body::Body as _;
 use tollgate_policy::gateway::{Quota, Refusal};
 use tollgate_policy::outcome::{Eviction, Failure, Fence, Outcome, Rejection, Row};
-use tollgate_policy::units::Micros;
+use tollgate_policy::units::{Micros, Tokens};
 use tollgate_wire::{EngineError, ErrorBody, RelayKind, ResetIn};
 
 use crate::answer::values::Values;
@@ -29,7 +29,12 @@ pub(crate) fn turned(turned: &Turned, quota: Quota, retry_after: Option<Micros>)
 /// The answer to a request that the policy refused or evicted.
 pub(crate) fn refused(refusal: &Refusal, kind: RelayKind) -> Response {
     let row = refusal.outcome.row();
-    let message = message(refusal.outcome);
+    let message =
+        if let Outcome::Rejected(Rejection::ContextExceeded { asked, limit }) = refusal.outcome {
+            too_long(asked, limit, kind)
+        } else {
+            message(refusal.outcome)
+        };
     let body = ErrorBody {
         message: &message,
         kind: row.kind,
@@ -216,15 +221,24 @@ fn message(outcome: Outcome) -> String {
     text.to_owned()
 }
 
+/// That a prompt leaves no room, with what it is called in such a request. By the first words
+/// agents know an overflow.
+fn too_long(asked: Tokens, limit: Tokens, kind: RelayKind) -> String {
+    let prompt = kind.prompt();
+    let more = match kind {
+        RelayKind::Chat | RelayKind::Text => "one token of answer",
+        RelayKind::Embeddings => "the one that ends it",
+    };
+    format!(
+        "This model's maximum context length is {limit} tokens. However, your {prompt} resulted in \
+         {asked} tokens with {more}. Please reduce the length of the {prompt}."
+    )
+}
+
 pub(crate) fn rejected(rejection: Rejection) -> String {
     let text = match rejection {
-        // The wording that agents know an overflow by.
         Rejection::ContextExceeded { asked, limit } => {
-            return format!(
-                "This model's maximum context length is {limit} tokens. However, your messages \
-                 resulted in {asked} tokens with one token of answer. Please reduce the length of \
-                 the messages."
-            );
+            return too_long(asked, limit, RelayKind::Text);
         }
         Rejection::RequestRate => {
             "too many requests for your requests-per-minute limit; come back when Retry-After says"
@@ -303,5 +317,32 @@ const SMALL: u64 = 16 * 1024;
 pub(crate) fn close_if_large(unread: &Body, headers: &mut HeaderMap) {
     if unread.size_hint().exact().is_none_or(|left| left > SMALL) {
         headers.insert(header::CONNECTION, HeaderValue::from_static("close"));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_overflow_is_told_in_the_words_of_its_path_and_known_by_the_usual_ones() {
+        let (asked, limit) = (Tokens::new(401), Tokens::new(400));
+        for (kind, name) in [
+            (RelayKind::Chat, "messages"),
+            (RelayKind::Text, "prompt"),
+            (RelayKind::Embeddings, "input"),
+        ] {
+            let told = too_long(asked, limit, kind);
+            let known = "This model's maximum context length is 400 tokens.";
+            assert!(told.starts_with(known), "{told}");
+            assert!(
+                told.contains(&format!("your {name} resulted in 401 tokens")),
+                "{told}"
+            );
+            assert!(
+                told.ends_with(&format!("Please reduce the length of the {name}.")),
+                "{told}"
+            );
+        }
     }
 }

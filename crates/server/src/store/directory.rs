@@ -20,8 +20,8 @@ pub struct Directory {
 pub enum DirectoryError {
     /// There is no such tenant in the store.
     #[error(
-        "the store has no tenant {0}; create it with `tollgate tenants create {0}` (keys of \
-         tenants in the configuration file belong there)"
+        "the store has no tenant {0}; `tollgate tenants list` shows those it has, and `tollgate \
+         tenants create {0}` adds it (tenants of the configuration file are changed there)"
     )]
     NoTenant(String),
     /// There is one already.

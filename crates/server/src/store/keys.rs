@@ -109,6 +109,7 @@ impl NewKey {
         if self.label.chars().count() > LABEL_MAX || self.label.chars().any(char::is_control) {
             return Err("a label has at most 64 characters, and no control characters".to_owned());
         }
+        tenants::check_names(self.scopes.models.as_deref())?;
         let endpoints = self.scopes.endpoints.iter().flatten();
         if let Some(unknown) = endpoints
             .into_iter()

@@ -179,6 +179,7 @@ impl TenantRow {
     }
 
     fn check_models(&self) -> Result<(), String> {
+        check_names(self.models.as_deref())?;
         let mut seen = BTreeSet::new();
         for own in &self.model_limits {
             let model = &own.model;
@@ -192,6 +193,14 @@ impl TenantRow {
             }
         }
         Ok(())
+    }
+}
+
+/// Models that somebody may name. None of them is a mistake mostly, and nobody's wish.
+pub(super) fn check_names(models: Option<&[String]>) -> Result<(), String> {
+    match models.is_some_and(|names| names.iter().any(|name| name.trim().is_empty())) {
+        true => Err("models has an empty name; leave it out where all may be named".to_owned()),
+        false => Ok(()),
     }
 }
 

@@ -171,7 +171,7 @@ tenants:
                 .send(&keyed(Request::post(path, body.to_string()), &key("T")))
                 .await;
             assert_refused(&long, 400, "context_length_exceeded");
-            let text = long.text();
+            let text = long.json()["error"]["message"].as_str().unwrap().to_owned();
             assert!(
                 text.contains("maximum context length is 400 tokens"),
                 "{text}"
@@ -180,6 +180,14 @@ tenants:
             assert!(text.contains(&format!("{} tokens", prompt + 1)), "{text}");
             let param = if path == CHAT { "messages" } else { "prompt" };
             assert_eq!(long.json()["error"]["param"], param);
+            assert!(
+                text.contains(&format!("your {param} resulted in")),
+                "{text}"
+            );
+            assert!(
+                text.ends_with(&format!("the length of the {param}.")),
+                "{text}"
+            );
             assert_eq!(long.head.number("x-ratelimit-remaining-requests"), 8);
             assert_nothing_in_flight(&rig).await;
         }

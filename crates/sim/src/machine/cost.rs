@@ -105,10 +105,11 @@ fn time_for(count: u64, per_second: NonZeroU64) -> Micros {
 }
 
 /// A time that depends on a number of sequences: straight from each number it is known at to the
-/// next, level before the first, and on as it last rose after the last.
+/// next, level before the first, and on as it last rose after the last, or level where it fell.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Curve {
-    /// invariant: one at least, and numbers of sequences rise.
+    /// invariant: one at least, numbers of sequences rise, and no time is nothing or much below one
+    /// of fewer.
     points: Arc<[(u32, Micros)]>,
 }
 
@@ -116,21 +117,49 @@ pub struct Curve {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CurveError {
     /// None, or more than there is room for.
-    #[error("{0} points; use 1 to {most}", most = Curve::POINTS_MAX)]
+    #[error(
+        "{0} numbers of sequences; say what a step of 1 to {most} of them takes, as {{ 1: 7ms, \
+         8: 35ms }}",
+        most = Curve::POINTS_MAX
+    )]
     Count(usize),
     /// A number of sequences that is not above the one before it.
     #[error("{0} sequences stand after as many or more; use rising numbers, from 1 on")]
     Order(u32),
+    /// A step that takes no time.
+    #[error("a step of {0} takes no time; use 1us or more")]
+    Nothing(u32),
+    /// Much less than a step of fewer.
+    #[error(
+        "a step of {sequences} takes {takes}us, and one of {fewer} takes {longer}us; a step of \
+         more takes as long, up to a tenth less: were the two exchanged?"
+    )]
+    Falls {
+        /// So many sequences.
+        sequences: u32,
+        /// Take so many microseconds.
+        takes: u64,
+        /// And so many, which are fewer.
+        fewer: u32,
+        /// Take these.
+        longer: u64,
+    },
 }
 
 impl Curve {
     /// Points at most: more than anybody measures, and few enough to go through at each step.
     pub const POINTS_MAX: usize = 64;
 
+    /// The least that a step of more sequences takes of what one of fewer does. Some numbers suit a
+    /// machine better than the one below them, by a few per cent where that was measured.
+    pub fn least_after(longest: Micros) -> Micros {
+        Micros::new(longest.get() / 10 * 9)
+    }
+
     /// Through these points, by rising numbers of sequences.
     ///
     /// # Errors
-    /// No points, too many, or not in order.
+    /// No points, too many, not in order, or none that an engine has.
     pub fn through(points: &[(NonZeroU32, Micros)]) -> Result<Self, CurveError> {
         if points.is_empty() || points.len() > Self::POINTS_MAX {
             return Err(CurveError::Count(points.len()));
@@ -142,10 +171,35 @@ impl Curve {
                 return Err(CurveError::Order(after.get()));
             }
         }
+        Self::is_of_an_engine(points)?;
         let points = points.iter().map(|(number, span)| (number.get(), *span));
         Ok(Self {
             points: points.collect(),
         })
+    }
+
+    fn is_of_an_engine(points: &[(NonZeroU32, Micros)]) -> Result<(), CurveError> {
+        let mut longest: Option<(u32, Micros)> = None;
+        for (sequences, takes) in points {
+            let sequences = sequences.get();
+            if *takes == Micros::ZERO {
+                return Err(CurveError::Nothing(sequences));
+            }
+            if let Some((fewer, longer)) = longest
+                && *takes < Self::least_after(longer)
+            {
+                return Err(CurveError::Falls {
+                    sequences,
+                    takes: takes.get(),
+                    fewer,
+                    longer: longer.get(),
+                });
+            }
+            if longest.is_none_or(|(_, longer)| *takes > longer) {
+                longest = Some((sequences, *takes));
+            }
+        }
+        Ok(())
     }
 
     /// The time of so many sequences.
@@ -166,8 +220,10 @@ impl Curve {
         };
         if to >= from {
             from + part(to - from)
-        } else {
+        } else if sequences <= u64::from(high) {
             from - part(from - to)
+        } else {
+            to
         }
     }
 }
@@ -193,9 +249,9 @@ mod tests {
         let rising = curve(&[(1, 7_000), (2, 14_000), (4, 21_000)]).unwrap();
         let at = [1, 2, 3, 4, 6].map(|sequences| rising.at(sequences).get());
         assert_eq!(at, [7_000, 14_000, 17_500, 21_000, 28_000]);
-        let later = curve(&[(4, 9_000), (8, 5_000)]).unwrap();
-        assert_eq!([1, 4, 6].map(|n| later.at(n).get()), [9_000, 9_000, 7_000]);
-        assert_eq!(later.at(99), Micros::ZERO, "it never falls below nothing");
+        let falling = curve(&[(4, 9_000), (8, 8_200)]).unwrap();
+        let at = [1, 4, 6, 8, 99].map(|sequences| falling.at(sequences).get());
+        assert_eq!(at, [9_000, 9_000, 8_600, 8_200, 8_200], "it goes on level");
         let level = curve(&[(2, 300)]).unwrap();
         assert_eq!([1, 50].map(|n| level.at(n).get()), [300, 300]);
     }
@@ -206,6 +262,24 @@ mod tests {
         assert_eq!(curve(&[(2, 1), (2, 1)]), Err(CurveError::Order(2)));
         let many: Vec<_> = (1..=65).map(|n| (n, 1)).collect();
         assert_eq!(curve(&many), Err(CurveError::Count(65)));
+    }
+
+    #[test]
+    fn a_step_takes_time_and_no_less_than_one_of_fewer_but_for_a_tenth() {
+        assert_eq!(curve(&[(1, 7), (2, 0)]), Err(CurveError::Nothing(2)));
+        // As it was measured: eight take less than seven.
+        assert!(curve(&[(1, 7_200), (7, 54_700), (8, 53_100)]).is_ok());
+        let falls = CurveError::Falls {
+            sequences: 4,
+            takes: 3_000,
+            fewer: 1,
+            longer: 7_000,
+        };
+        assert_eq!(curve(&[(1, 7_000), (4, 3_000)]), Err(falls));
+        assert!(
+            curve(&[(1, 1_000), (2, 920), (3, 850)]).is_err(),
+            "little by little"
+        );
     }
 
     #[test]

@@ -1,6 +1,5 @@
 //! The form of a scenario file, key by key, with what holds where a key is left out.
 
-use std::collections::BTreeMap;
 use std::num::{NonZeroU32, NonZeroU64};
 use std::str::FromStr;
 
@@ -9,14 +8,15 @@ use serde::{Deserialize, Deserializer};
 use tollgate_policy::tenant::Class;
 use tollgate_policy::units::Micros;
 
-use super::Contender;
+use super::cost::Steps;
+use super::{Contender, within};
 use crate::arrivals::Arrivals;
 use crate::chaos::Profile;
 use crate::lengths::Lengths;
 use crate::trace::TraceName;
 use crate::workload::{Session, SharedPrefix};
 
-/// A time: a whole number and `us`, `ms`, `s`, `m` or `h`.
+/// A time: a whole number and `us`, `ms`, `s`, `m` or `h`, up to a year.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Span(pub(super) Micros);
 
@@ -24,7 +24,7 @@ impl FromStr for Span {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let wrong = || format!("{text} is no time; use one like 30s, 250ms or 10m");
+        let wrong = || format!("`{text}` is no time; use one like 30s, 250ms or 10m");
         let unit = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
         let (number, unit) = text.split_at(unit);
         let micros: u64 = match unit {
@@ -36,8 +36,16 @@ impl FromStr for Span {
             _ => return Err(wrong()),
         };
         let number: u64 = number.parse().map_err(|_| wrong())?;
-        Ok(Self(Micros::new(number.saturating_mul(micros))))
+        let span = number.checked_mul(micros).map(Micros::new);
+        match span.filter(|span| *span <= Self::MOST) {
+            Some(span) => Ok(Self(span)),
+            None => Err(format!("{text} is more than a year; use less")),
+        }
     }
+}
+
+impl Span {
+    const MOST: Micros = Micros::from_secs(366 * 86_400);
 }
 
 impl<'de> Deserialize<'de> for Span {
@@ -58,12 +66,31 @@ impl<'de> Deserialize<'de> for NameOfTrace {
     }
 }
 
+/// Tokens of anything that is one request's or one step's.
+const TOKENS: u64 = 10_000_000;
+
+/// Tokens of a replica's KV.
+const KV_TOKENS: u64 = 1_000_000_000;
+
+/// Bytes of one token's KV: far above those of any model.
+const KV_BYTES: u64 = 1 << 30;
+
+/// KV memory over time of one tenant.
+const KV_GIB_SECONDS: u64 = 1_000_000_000;
+
+/// Replicas of a fleet: more than a world goes through in a day.
+pub(super) const REPLICAS: u64 = 10_000;
+
+/// Tenants of a world, likewise.
+pub(super) const TENANTS: u64 = 100_000;
+
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct Form {
     pub(super) title: String,
     #[serde(default)]
     pub(super) about: String,
+    #[serde(default, deserialize_with = "within::told")]
     pub(super) chaos: Option<ChaosForm>,
     #[serde(default)]
     pub(super) duration: Span,
@@ -82,7 +109,9 @@ pub(super) struct Form {
     pub(super) fleet: Vec<ReplicaForm>,
     #[serde(default)]
     pub(super) tenants: Vec<TenantForm>,
+    #[serde(default, deserialize_with = "within::told")]
     pub(super) replay: Option<ReplayForm>,
+    #[serde(default, deserialize_with = "within::told")]
     pub(super) longer: Option<LongerForm>,
     #[serde(default)]
     pub(super) faults: Vec<FaultForm>,
@@ -96,7 +125,7 @@ pub(super) struct Form {
 #[serde(deny_unknown_fields)]
 pub(super) struct ChaosForm {
     pub(super) profile: ProfileForm,
-    #[serde(default = "once")]
+    #[serde(default = "once", deserialize_with = "within::size")]
     pub(super) size: f64,
 }
 
@@ -191,15 +220,21 @@ impl From<ClassForm> for Class {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ModelForm {
+    #[serde(deserialize_with = "within::whole::<_, _, 1, TOKENS>")]
     pub(super) context: u64,
     pub(super) queue: usize,
+    #[serde(deserialize_with = "within::told")]
     pub(super) max_wait: Option<Span>,
+    #[serde(deserialize_with = "within::lasting")]
     pub(super) max_stream: Span,
+    #[serde(deserialize_with = "within::lasting")]
     pub(super) tpot: Span,
+    #[serde(deserialize_with = "within::whole::<_, _, 1, KV_BYTES>")]
     pub(super) kv_bytes_per_token: u64,
     pub(super) window: WindowForm,
     /// Whether embedded engines keep prompts to a pace, as the server's do by default.
     pub(super) prefill_pacing: bool,
+    #[serde(deserialize_with = "within::told")]
     pub(super) slo: Option<SloForm>,
 }
 
@@ -207,11 +242,14 @@ pub(super) struct ModelForm {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct SloForm {
+    #[serde(default, deserialize_with = "within::lasting_if_told")]
     pub(super) ttft: Option<Span>,
+    #[serde(default, deserialize_with = "within::lasting_if_told")]
     pub(super) tpot: Option<Span>,
+    #[serde(default, deserialize_with = "within::lasting_if_told")]
     pub(super) e2e: Option<Span>,
     /// How many of a thousand may be later than their bound.
-    #[serde(default = "tenth")]
+    #[serde(default = "tenth", deserialize_with = "within::whole::<_, _, 1, 500>")]
     pub(super) per_mille: u16,
     /// Whether what does not fit is refused even where that helps nobody.
     #[serde(default)]
@@ -222,6 +260,7 @@ pub(super) struct SloForm {
 #[serde(deny_unknown_fields)]
 pub(super) struct LongerForm {
     pub(super) at: Span,
+    #[serde(deserialize_with = "within::whole::<_, _, 1, 100000>")]
     pub(super) percent: u64,
 }
 
@@ -245,8 +284,11 @@ impl Default for ModelForm {
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct WindowForm {
+    #[serde(deserialize_with = "within::told")]
     pub(super) concurrency: Option<NonZeroU32>,
+    #[serde(deserialize_with = "within::told")]
     pub(super) headroom: Option<u32>,
+    #[serde(deserialize_with = "within::whole_if_told::<_, _, 1, TOKENS>")]
     pub(super) prefill: Option<u64>,
 }
 
@@ -261,21 +303,32 @@ pub(super) enum EngineForm {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ReplicaForm {
+    #[serde(deserialize_with = "within::whole::<_, _, 1, REPLICAS>")]
     pub(super) count: usize,
     pub(super) engine: EngineForm,
     pub(super) slots: NonZeroU32,
+    #[serde(deserialize_with = "within::told")]
     pub(super) step: Option<Span>,
+    #[serde(deserialize_with = "within::told")]
     pub(super) per_sequence: Option<Span>,
-    pub(super) steps: Option<BTreeMap<NonZeroU32, Span>>,
+    #[serde(deserialize_with = "within::told")]
+    pub(super) steps: Option<Steps>,
+    #[serde(deserialize_with = "within::told")]
     pub(super) prompt_step: Option<Span>,
     pub(super) prefill_per_second: NonZeroU64,
+    #[serde(deserialize_with = "within::told")]
     pub(super) attention_per_second: Option<NonZeroU64>,
+    #[serde(deserialize_with = "within::whole::<_, _, 1, TOKENS>")]
     pub(super) chunk: u64,
+    #[serde(deserialize_with = "within::whole::<_, _, 1, KV_TOKENS>")]
     pub(super) kv_tokens: u64,
     pub(super) cache: bool,
+    #[serde(deserialize_with = "within::lasting")]
     pub(super) report_every: Span,
     pub(super) starts_in: Span,
+    #[serde(deserialize_with = "within::told")]
     pub(super) only: Option<ClassForm>,
+    #[serde(deserialize_with = "within::told")]
     pub(super) others: Option<OthersForm>,
 }
 
@@ -305,30 +358,40 @@ impl Default for ReplicaForm {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct OthersForm {
+    #[serde(deserialize_with = "within::lasting")]
     pub(super) every: Span,
+    #[serde(deserialize_with = "within::whole::<_, _, 1, TOKENS>")]
     pub(super) prompt: u64,
+    #[serde(deserialize_with = "within::whole::<_, _, 1, TOKENS>")]
     pub(super) output: u64,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TenantForm {
+    #[serde(deserialize_with = "within::name")]
     pub(super) name: String,
-    #[serde(default = "one")]
+    #[serde(
+        default = "one",
+        deserialize_with = "within::whole::<_, _, 1, TENANTS>"
+    )]
     pub(super) count: usize,
     #[serde(default)]
     pub(super) class: ClassForm,
     #[serde(default = "least")]
     pub(super) weight: NonZeroU32,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "within::whole::<_, _, 0, 100>")]
     pub(super) floor_percent: u8,
     #[serde(default)]
     pub(super) limits: LimitsForm,
     pub(super) arrivals: Arrivals,
     pub(super) prompt: Lengths,
     pub(super) output: Lengths,
+    #[serde(default, deserialize_with = "within::told")]
     pub(super) shared: Option<SharedPrefix>,
+    #[serde(default, deserialize_with = "within::told")]
     pub(super) session: Option<Session>,
+    #[serde(default, deserialize_with = "within::told")]
     pub(super) texts: Option<TextsForm>,
     #[serde(default)]
     pub(super) says: SaysForm,
@@ -339,17 +402,24 @@ pub(super) struct TenantForm {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct LimitsForm {
+    #[serde(deserialize_with = "within::told")]
     pub(super) rpm: Option<NonZeroU64>,
+    #[serde(deserialize_with = "within::told")]
     pub(super) tpm: Option<NonZeroU64>,
+    #[serde(deserialize_with = "within::whole_if_told::<_, _, 1, KV_GIB_SECONDS>")]
     pub(super) kv_gib_seconds: Option<u64>,
+    #[serde(deserialize_with = "within::told")]
     pub(super) concurrency: Option<NonZeroU32>,
+    #[serde(deserialize_with = "within::whole_if_told::<_, _, 1, TOKENS>")]
     pub(super) max_output: Option<u64>,
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(super) struct TextsForm {
+    #[serde(deserialize_with = "within::name")]
     pub(super) family: String,
+    #[serde(deserialize_with = "within::whole::<_, _, 1, TOKENS>")]
     pub(super) tokens: u64,
 }
 
@@ -359,19 +429,25 @@ pub(super) enum SaysForm {
     #[default]
     Nothing,
     Truth,
-    AtMost(u64),
+    AtMost(#[serde(deserialize_with = "within::whole::<_, _, 1, TOKENS>")] u64),
 }
 
 #[derive(Clone, Debug, Deserialize)]
 #[serde(deny_unknown_fields, default)]
 pub(super) struct ClientsForm {
+    #[serde(deserialize_with = "within::share")]
     pub(super) impatient: f64,
     pub(super) patience: Span,
+    #[serde(deserialize_with = "within::share")]
     pub(super) leaves_at_dispatch: f64,
+    #[serde(deserialize_with = "within::share")]
     pub(super) leaves_mid_stream: f64,
+    #[serde(deserialize_with = "within::share")]
     pub(super) leaves_at_end: f64,
+    #[serde(deserialize_with = "within::share")]
     pub(super) stops_reading: f64,
     pub(super) takes: Span,
+    #[serde(deserialize_with = "within::whole::<_, _, 0, 100>")]
     pub(super) retries: u32,
     pub(super) heeds_retry_after: bool,
     pub(super) retries_broken: bool,
@@ -398,7 +474,7 @@ impl Default for ClientsForm {
 #[serde(deny_unknown_fields)]
 pub(super) struct ReplayForm {
     pub(super) trace: NameOfTrace,
-    #[serde(default = "once")]
+    #[serde(default = "once", deserialize_with = "within::times")]
     pub(super) speed: f64,
 }
 
@@ -407,14 +483,20 @@ pub(super) struct ReplayForm {
 pub(super) struct FaultForm {
     pub(super) at: Span,
     pub(super) kind: FaultKindForm,
+    #[serde(default, deserialize_with = "within::told")]
     pub(super) replica: Option<usize>,
+    #[serde(default, deserialize_with = "within::lasting_if_told")]
     pub(super) lasting: Option<Span>,
+    #[serde(default, deserialize_with = "within::lasting_if_told")]
     pub(super) every: Option<Span>,
-    #[serde(default = "once")]
+    #[serde(default = "once", deserialize_with = "within::times")]
     pub(super) times: f64,
-    #[serde(default)]
+    #[serde(default, deserialize_with = "within::whole::<_, _, 0, 1000>")]
     pub(super) starts_in_vain: u32,
-    #[serde(default = "hundred")]
+    #[serde(
+        default = "hundred",
+        deserialize_with = "within::whole::<_, _, 1, 100>"
+    )]
     pub(super) percent: u64,
 }
 
@@ -435,13 +517,19 @@ pub(super) enum FaultKindForm {
 #[serde(deny_unknown_fields)]
 pub(super) struct MeasureForm {
     pub(super) what: WhatForm,
+    #[serde(default, deserialize_with = "within::told")]
     pub(super) tenant: Option<String>,
+    #[serde(default, deserialize_with = "within::told")]
     pub(super) against: Option<String>,
+    #[serde(default, deserialize_with = "within::told")]
     pub(super) from: Option<Span>,
+    #[serde(default, deserialize_with = "within::told")]
     pub(super) until: Option<Span>,
-    #[serde(default = "ten")]
+    #[serde(default = "ten", deserialize_with = "within::whole::<_, _, 2, 1000>")]
     pub(super) bins: usize,
+    #[serde(default, deserialize_with = "within::bound")]
     pub(super) at_most: Option<f64>,
+    #[serde(default, deserialize_with = "within::bound")]
     pub(super) at_least: Option<f64>,
 }
 

@@ -3,11 +3,12 @@
 use tollgate_policy::units::{Micros, Time};
 
 use super::form::{Form, MeasureForm, WhatForm};
-use super::read::{Mistake, located};
+use super::read::located;
 use crate::promised::Promised;
 use crate::stats::Sorted;
 use crate::tally::Tally;
 use crate::world::Run;
+use crate::yaml::Mistake;
 
 /// A number that comes of a run, and its bound.
 #[derive(Clone, Debug, PartialEq)]
@@ -250,7 +251,14 @@ pub(super) fn all(form: &Form, text: &str) -> Result<Vec<Measure>, Mistake> {
         let from = one.from.map_or(warmup, |span| Time::START + span.0);
         let end = one.until.map_or(until, |span| Time::START + span.0);
         if end.since(from) == Micros::ZERO && form.chaos.is_none() {
-            return Err(wrong("ends before it begins".to_owned()));
+            let what = "ends before it begins; let `from` be before `until`, within the duration";
+            return Err(wrong(what.to_owned()));
+        }
+        if let (Some(least), Some(most)) = (one.at_least, one.at_most)
+            && least > most
+        {
+            let what = format!("nothing is at least {least} and at most {most}; exchange them");
+            return Err(wrong(what));
         }
         Ok(Measure {
             what: what(one, (from, end), tenant)?,
@@ -292,7 +300,7 @@ fn what(
         WhatForm::RetryUnevenness => What::RetryUnevenness {
             from,
             until,
-            bins: one.bins.clamp(2, 1_000),
+            bins: one.bins,
         },
         WhatForm::Preemptions => What::Preemptions,
         WhatForm::TokensPerSecond => What::TokensPerSecond,

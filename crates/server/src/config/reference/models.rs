@@ -33,7 +33,8 @@ pub(super) const MODELS: &[Key] = &[
         "models[].context",
         "tokens, 16..=10000000",
         Means("the model's own"),
-        "Prompt and output tokens of one request.",
+        "Prompt and output tokens of one request. A prompt that leaves no room is a 400; an answer \
+         ends here with `finish_reason: length`, whatever `max_tokens` says (docs/api.md).",
     ),
     key(
         "models[].kv_tokens",
