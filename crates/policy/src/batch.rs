@@ -418,10 +418,15 @@ impl Planner<'_> {
                 let coming = coming.filter(|_| seats > 0);
                 behind = self.stands_back(one, coming, room).then_some(one);
             }
-            let kept = places == 1 && behind.is_some_and(|gave| !one.goes_before(gave));
+            let kept = places == 1
+                && one.passed < PASSES_MAX
+                && behind.is_some_and(|gave| !one.goes_before(gave));
             let host = (places == 0).then(|| self.host(one));
             if kept || host == Some(None) {
                 self.plan.delayed += usize::from(one.seated);
+                if kept && !one.seated {
+                    blocked.push((index, one.passed));
+                }
                 continue;
             }
             if one.takes() > room {

@@ -261,6 +261,7 @@ impl World {
         let Load {
             prompt,
             output,
+            every,
             brief,
             ..
         } = self.load;
@@ -271,7 +272,11 @@ impl World {
         let again = (prompt + output).div_ceil(KvBlocks::SLOTS.get()) + 1;
         let out = stay + others + again;
         let times = output / KvBlocks::SLOTS.get() + 1;
-        (out, output + others + times * (out + again))
+        // Before its first place so many pass it, who each came by then or come one after the other.
+        let first = others + u64::from(batch::PASSES_MAX) * every.max(brief + 3);
+        // Its prompt is computed once before all that, and each time that it gives up its place the
+        // step in which it does, and that in which it is given one, make nothing.
+        (out, first + again + output + times * (out + again + 2))
     }
 }
 
@@ -363,7 +368,7 @@ fn loads() -> impl Strategy<Value = Load> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(48))]
+    #![proptest_config(ProptestConfig::with_cases(256))]
 
     #[test]
     fn with_newcomers_for_ever_every_long_answer_goes_on_and_ends_within_its_bound(
