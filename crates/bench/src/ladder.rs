@@ -149,7 +149,7 @@ pub enum LadderError {
     #[error("{} holds another ladder; use another folder, or the same arguments", .0.display())]
     Another(PathBuf),
     /// A file cannot be read or written.
-    #[error("{}: {error}", path.display())]
+    #[error("{}: {error}; name another folder with --out", path.display())]
     File {
         /// The file.
         path: PathBuf,
