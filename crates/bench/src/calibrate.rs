@@ -66,7 +66,7 @@ pub enum Simulated {
 pub enum CalibrateError {
     /// A run could not be made.
     #[error(transparent)]
-    Run(#[from] BenchError),
+    Run(BenchError),
     /// A run says nothing.
     #[error("{what}: {why}")]
     Invalid {
@@ -75,12 +75,24 @@ pub enum CalibrateError {
         /// Why.
         why: String,
     },
+    /// Somebody stopped it.
+    #[error("stopped, so there is no cost; what was measured so far is too little for one")]
+    Stopped,
     /// Too few to tell one cost from another.
     #[error("{0} different {1}; name 2 at least, or no cost of one more is seen")]
     Alike(usize, &'static str),
     /// What was measured fits no such engine.
     #[error(transparent)]
     Fit(#[from] FitError),
+}
+
+impl From<BenchError> for CalibrateError {
+    fn from(error: BenchError) -> Self {
+        match matches!(error, BenchError::Stopped { .. }) {
+            true => Self::Stopped,
+            false => Self::Run(error),
+        }
+    }
 }
 
 /// Measures and fits. `on_run` is called before each run, with what it is.

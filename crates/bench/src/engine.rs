@@ -87,7 +87,10 @@ pub enum EngineError {
     #[error("the model `{0}` is named twice; name each once")]
     ModelTwice(String),
     /// The address is taken, or not ours.
-    #[error("cannot listen on {address}: {error}; use another --listen, or end what is there")]
+    #[error(
+        "cannot listen on {address}: {error}; {} use --listen",
+        taken_or_forbidden(error)
+    )]
     Listen {
         /// The address.
         address: SocketAddr,
@@ -97,6 +100,14 @@ pub enum EngineError {
     /// No thread could be started.
     #[error("cannot start a thread: {0}")]
     Thread(io::Error),
+}
+
+/// What may be the matter with an address.
+fn taken_or_forbidden(error: &io::Error) -> &'static str {
+    match error.kind() == io::ErrorKind::PermissionDenied {
+        true => "ports below 1024 take a privilege;",
+        false => "is another server there?",
+    }
 }
 
 /// What an engine has seen.

@@ -114,6 +114,9 @@ pub enum LadderError {
         /// Seeds asked for.
         seeds: u64,
     },
+    /// The same cells twice.
+    #[error("`{0}` stands twice; name each rung and each load once")]
+    Twice(String),
     /// Too much to climb.
     #[error("{0} cells; use at most {max}", max = Study::RUNS_MAX)]
     TooMany(usize),
@@ -146,7 +149,7 @@ pub enum LadderError {
     #[error("{} holds another ladder; use another folder, or the same arguments", .0.display())]
     Another(PathBuf),
     /// A file cannot be read or written.
-    #[error("{}: {error}", path.display())]
+    #[error("{}: {error}; name another folder with --out", path.display())]
     File {
         /// The file.
         path: PathBuf,
@@ -269,6 +272,12 @@ impl Ladder {
         }
         if cells > Study::RUNS_MAX {
             return Err(LadderError::TooMany(cells));
+        }
+        let names = self.places().into_iter().map(|place| place.name());
+        let mut names: Vec<String> = names.collect();
+        names.sort_unstable();
+        if let Some(pair) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+            return Err(LadderError::Twice(pair[0].clone()));
         }
         if self.timing.measured() == Micros::ZERO {
             return Err(LadderError::NothingMeasured);

@@ -76,11 +76,20 @@ impl FromStr for Slo {
 
     /// Reads `ttft=2s,tpot=100ms,e2e=30s`; what is not named keeps its default.
     fn from_str(text: &str) -> Result<Self, String> {
-        let mut slo = Self::default();
+        let (mut slo, mut names) = (Self::default(), Vec::new());
         for pair in text.split(',') {
             let wrong = || format!("`{pair}` is no limit; use ttft=2s,tpot=100ms,e2e=30s");
             let (name, value) = pair.split_once('=').ok_or_else(wrong)?;
             let limit: Micros = span(value)?;
+            if limit == Micros::ZERO {
+                return Err(format!(
+                    "`{pair}`: no answer takes no time; use 1us or more"
+                ));
+            }
+            if names.contains(&name) {
+                return Err(format!("`{name}` stands there twice; keep one"));
+            }
+            names.push(name);
             let limit_ms = limit.get() as f64 / 1e3;
             match name {
                 "ttft" => slo.ttft_ms = limit_ms,
@@ -115,7 +124,14 @@ mod tests {
 
     #[test]
     fn a_limit_that_is_none_is_refused_by_name() {
-        for text in ["ttft", "first=2s", "ttft=2", ""] {
+        for text in [
+            "ttft",
+            "first=2s",
+            "ttft=2",
+            "",
+            "ttft=0s",
+            "tpot=1s,tpot=2s",
+        ] {
             assert!(text.parse::<Slo>().is_err(), "{text}");
         }
         let shown = "ttft=1s,tpot=50ms,e2e=9s".parse::<Slo>().unwrap();

@@ -18,7 +18,7 @@ pub(crate) fn look_at(path: &Path) -> Result<(), String> {
         Err(error) if error.kind() == ErrorKind::NotFound => {
             return say("is not there; name a GGUF file, from the working directory");
         }
-        Err(error) => return say(&format!("can't be opened: {error}")),
+        Err(error) => return say(&format!("can't be opened: {error}; let this user read it")),
     };
     let mut start = [0; MAGIC.len()];
     match file.read_exact(&mut start) {

@@ -146,7 +146,10 @@ pub enum StartError {
     )]
     Overlap(Vec<String>),
     /// The address can't be listened on.
-    #[error("can't listen on {address}: {source}; is another server there? use --listen")]
+    #[error(
+        "can't listen on {address}: {source}; {} use --listen",
+        taken_or_forbidden(source)
+    )]
     Listen {
         /// Which address.
         address: SocketAddr,
@@ -161,6 +164,14 @@ pub enum StartError {
         /// What the system says.
         source: std::io::Error,
     },
+}
+
+/// What may be the matter with an address.
+fn taken_or_forbidden(error: &std::io::Error) -> &'static str {
+    match error.kind() == std::io::ErrorKind::PermissionDenied {
+        true => "ports below 1024 take a privilege;",
+        false => "is another server there?",
+    }
 }
 
 impl Server {

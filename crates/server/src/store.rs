@@ -75,7 +75,8 @@ impl fmt::Debug for Location {
 pub enum StoreError {
     /// What is there is no store, or a broken one.
     #[error(
-        "{at} can't be used as a store: {why}; nothing was changed; restore it, or move it away"
+        "{at} can't be used as a store: {why}; nothing was changed; let this user read \
+         and write there, or restore it, or move it away"
     )]
     Unreadable {
         /// Where.

@@ -65,26 +65,6 @@ fn numbers_that_are_none_are_told_what_to_be() {
             "the model `a` is named twice",
         ),
         ("bench gate --slots x", "use a whole number from 1 on"),
-        (
-            "bench ladder --sim --out l --loads nan",
-            "use a number like 2 or 0.5",
-        ),
-        (
-            "bench ladder --sim --out l --loads 1 --seeds 0",
-            "use a whole number from 1 to 1000",
-        ),
-        (
-            "bench ladder --sim --out l --loads 1 --kv-tokens 17",
-            "use a multiple of 16",
-        ),
-        (
-            "bench ladder --sim --out l --loads 1 --context 100",
-            "do not fit a context of 100",
-        ),
-        (
-            "bench ladder --model no.gguf --out l --loads 1",
-            "no.gguf is not there",
-        ),
         ("bench flood --rounds 0", "use a whole number from 1 on"),
         ("bench flood --tenants 1", "use 2 to 64"),
         ("sim a.yaml --seed -1", "use a whole number from 0 on"),
@@ -106,6 +86,46 @@ fn numbers_that_are_none_are_told_what_to_be() {
             "use rpm, burst, tpm",
         ),
         ("admission status --admin 8081", "use an address and a port"),
+    ];
+    assert_all_refuse(folder.path(), &cases);
+    assert!(
+        fs::read_dir(folder.path()).unwrap().next().is_none(),
+        "and nothing was made"
+    );
+}
+
+#[test]
+fn a_ladder_that_cannot_be_climbed_is_told_before_its_first_cell() {
+    let folder = tempfile::tempdir().unwrap();
+    let cases = [
+        (
+            "bench ladder --sim --out l --loads nan",
+            "use a number like 2 or 0.5",
+        ),
+        (
+            "bench ladder --sim --out l --loads 1 --seeds 0",
+            "use a whole number from 1 to 1000",
+        ),
+        (
+            "bench ladder --sim --out l --loads 1,1",
+            "stands twice; name each rung and each load once",
+        ),
+        (
+            "bench ladder --sim --out l --loads 1 --slo ttft=0s",
+            "no answer takes no time",
+        ),
+        (
+            "bench ladder --sim --out l --loads 1 --kv-tokens 17",
+            "use a multiple of 16",
+        ),
+        (
+            "bench ladder --sim --out l --loads 1 --context 100",
+            "do not fit a context of 100",
+        ),
+        (
+            "bench ladder --model no.gguf --out l --loads 1",
+            "no.gguf is not there",
+        ),
     ];
     assert_all_refuse(folder.path(), &cases);
     assert!(
