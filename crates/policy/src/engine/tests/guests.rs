@@ -272,7 +272,7 @@ impl World {
         let again = (prompt + output).div_ceil(KvBlocks::SLOTS.get()) + 1;
         let out = stay + others + again;
         let times = output / KvBlocks::SLOTS.get() + 1;
-        // Before its first place so many pass it, who each came by then or come one after the other.
+        // Before its first place so many pass it, who came by then or come one after the other.
         let first = others + u64::from(batch::PASSES_MAX) * every.max(brief + 3);
         // Its prompt is computed once before all that, and each time that it gives up its place the
         // step in which it does, and that in which it is given one, make nothing.
