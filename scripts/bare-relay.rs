@@ -1,9 +1,9 @@
-//! What a gateway can't cost less than: a relay that moves a request and its answer, and looks at
-//! neither. Built with `rustc -O`; arguments: the port to listen on, and those of engines. It takes
-//! what one read gives for a whole message, so it is for `instant-engine` and wrk and nothing else.
+//! What a gateway can't cost less than: a relay that moves bytes both ways and looks at none. Built with
+//! `rustc -O`; arguments: the port to listen on, and those of engines. A connection of a client has one
+//! to an engine, the next one in turn, and a thread for each way.
 
 use std::io::{Read, Write};
-use std::net::{TcpListener, TcpStream};
+use std::net::{Shutdown, TcpListener, TcpStream};
 
 fn main() {
     let mut ports = std::env::args().skip(1).map(|port| port.parse::<u16>().expect("a port"));
@@ -11,32 +11,30 @@ fn main() {
     let engines: Vec<_> = ports.collect();
     for (client, engine) in listener.incoming().flatten().zip(engines.iter().cycle()) {
         let engine = TcpStream::connect(("127.0.0.1", *engine)).expect("an engine");
-        std::thread::Builder::new()
-            .stack_size(64 * 1024)
-            .spawn(move || carry(client, engine))
-            .expect("a thread");
+        for stream in [&client, &engine] {
+            stream.set_nodelay(true).expect("nodelay");
+        }
+        let (from, to) = (engine.try_clone().expect("a file"), client.try_clone().expect("a file"));
+        begin(client, engine);
+        begin(from, to);
     }
 }
 
-/// Ends with the first that is read to its end, or fails.
-fn carry(mut client: TcpStream, mut engine: TcpStream) {
-    for stream in [&client, &engine] {
-        stream.set_nodelay(true).expect("nodelay");
-    }
+fn begin(from: TcpStream, to: TcpStream) {
+    std::thread::Builder::new()
+        .stack_size(64 * 1024)
+        .spawn(move || carry(from, to))
+        .expect("a thread");
+}
+
+/// Until one of them is over; then neither goes on.
+fn carry(mut from: TcpStream, mut to: TcpStream) {
     let mut buffer = vec![0; 16 * 1024];
-    loop {
-        if !pass(&mut client, &mut engine, &mut buffer) {
-            return;
-        }
-        if !pass(&mut engine, &mut client, &mut buffer) {
-            return;
+    while let Ok(count @ 1..) = from.read(&mut buffer) {
+        if to.write_all(&buffer[..count]).is_err() {
+            break;
         }
     }
-}
-
-fn pass(from: &mut TcpStream, to: &mut TcpStream, buffer: &mut [u8]) -> bool {
-    match from.read(buffer) {
-        Ok(0) | Err(_) => false,
-        Ok(count) => to.write_all(&buffer[..count]).is_ok(),
-    }
+    // Err: it is over already.
+    let _ = (from.shutdown(Shutdown::Both), to.shutdown(Shutdown::Both));
 }

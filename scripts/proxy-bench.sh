@@ -29,9 +29,7 @@ ready() {
 case $phase in
   rates | first)
     rustc -O --edition 2024 -o "$work/engine" scripts/instant-engine.rs
-    rustc -O --edition 2024 -o "$work/relay" scripts/bare-relay.rs
-    for port in 18000 18001; do start "$work/engine" "$port"; done
-    start "$work/relay" 18008 18000 18001; relay_pid=$last ;;
+    for port in 18000 18001; do start "$work/engine" "$port"; done ;;
   paced)
     for port in 18000 18001; do
       # KV for all streams to their end: where it is short, those past it wait, as they should.
@@ -40,6 +38,8 @@ case $phase in
     done ;;
   *) echo "rates, first or paced, not $phase" >&2; exit 2 ;;
 esac
+rustc -O --edition 2024 -o "$work/relay" scripts/bare-relay.rs
+start "$work/relay" 18008 18000 18001; relay_pid=$last
 
 cat > "$work/haproxy.cfg" <<CFG
 global
@@ -77,8 +77,8 @@ CFG
 export TOLLGATE_LOG=error BENCH_KEY=sk-bench
 start "$tollgate" serve --config "$work/tollgate.yaml"; tollgate_pid=$last
 ready http://127.0.0.1:18002/ready
-names=(direct haproxy tollgate) ports=(18000 18003 18002) owners=(0 "$haproxy_pid" "$tollgate_pid")
-if [ -n "${relay_pid:-}" ]; then names+=(bare-relay) ports+=(18008) owners+=("$relay_pid"); fi
+names=(direct haproxy tollgate bare-relay) ports=(18000 18003 18002 18008)
+owners=(0 "$haproxy_pid" "$tollgate_pid" "$relay_pid")
 
 if [ -n "$router" ]; then
   start "$router" --host 127.0.0.1 --port 18004 --prometheus-port 18005 --policy power_of_two \
