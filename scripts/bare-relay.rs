@@ -1,6 +1,6 @@
-//! What a gateway can't cost less than: a relay that moves bytes both ways and looks at none. Built
-//! with `rustc -O`; arguments: the port to listen on, and those of engines. A connection of a client
-//! has one to an engine, the next one in turn, and a thread for each way.
+//! What a gateway can't cost less than: a relay that moves bytes both ways and looks at none. It is
+//! built with `rustc -O`; arguments: the port to listen on, and those of engines. A connection of a
+//! client has one to an engine, the next one in turn, and a thread for each way.
 
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
