@@ -1,10 +1,11 @@
 //! Engines in other processes: how they are reached, asked, and listened to.
 //!
-//! `pool.rs` keeps connections, `http1.rs` and `http2.rs` speak on them, `exchange.rs` asks once
-//! and looks at the first of what comes back, `relay.rs` answers a client with it, and `stream.rs`
-//! is the body that passes on the rest. `probe.rs` asks an engine how it is, `prompt.rs` reckons
-//! what it has not counted yet. None of them decides which replica gets what, or when: that is the
-//! policy's.
+//! `pool.rs` keeps connections, `http1.rs` and `http2.rs` speak on them, `ask.rs` is what goes out,
+//! `exchange.rs` asks once and looks at the first of what comes back, `relay.rs` answers a client
+//! with it, and `stream.rs` is the body that passes on the rest. `probe.rs` asks an engine how it
+//! is, `prompt.rs` reckons what it has not counted yet, with `tokenizer.rs` where the model's own
+//! file is there. `engines/` has what engines differ in. None of them decides which replica gets
+//! what, or when: that is the policy's.
 
 pub(crate) mod ask;
 pub(crate) mod engines;
