@@ -11,7 +11,7 @@ use tollgate_server::journal::{Account, JournalError, Reader, Repaired, repair, 
 use tollgate_server::charges;
 use tollgate_server::store::{Difference, Store};
 
-use crate::check::MISTAKES;
+use crate::check::{MISTAKES, counted};
 use crate::place::{Located, PlaceArgs, refuse, store_failed};
 use crate::terminal;
 
@@ -134,8 +134,12 @@ fn differences(folder: &Path, store: &mut Store) -> Result<Vec<Difference>, Exit
 /// Prints what an account comes to.
 fn report(account: &Account) -> ExitCode {
     let mut lines = vec![format!(
-        "{} records in {} segments: {} requests ended, {} of them interrupted; {} in flight",
-        account.records, account.segments, account.ended, account.interrupted, account.in_flight
+        "{} records in {}: {} requests ended, {} of them interrupted; {} in flight",
+        account.records,
+        counted(account.segments, "segment"),
+        account.ended,
+        account.interrupted,
+        account.in_flight
     )];
     if account.lost > 0 {
         lines.push(format!("{} records were lost to damage", account.lost));

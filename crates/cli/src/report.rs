@@ -6,6 +6,7 @@ use std::process::ExitCode;
 use tollgate_bench::args::ReportArgs;
 use tollgate_bench::study::Study;
 
+use crate::check::counted;
 use crate::{output, terminal};
 
 /// Exit code where no page was made.
@@ -37,8 +38,9 @@ fn made(args: &ReportArgs) -> Result<String, String> {
     }
     let (with, without) = study.counts();
     Ok(format!(
-        "{}: {with} runs with numbers, {without} without",
-        args.out.display()
+        "{}: {} with numbers, {without} without",
+        args.out.display(),
+        counted(with, "run")
     ))
 }
 
