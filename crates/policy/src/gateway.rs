@@ -429,7 +429,10 @@ impl Gateway {
                 arrived: self.requests.get(&waiting.id)?.received,
                 position: *position,
                 ahead,
-                estimate: pool.rate.time_for(ahead),
+                // Who is first waits for a place, and nobody knows how long.
+                estimate: (ahead > Tokens::ZERO)
+                    .then(|| pool.rate.time_for(ahead))
+                    .flatten(),
                 waits: self.waits(pool, waiting),
             })
         });
@@ -602,7 +605,7 @@ pub struct QueueEntry {
     pub position: u32,
     /// The work that is served before it.
     pub ahead: Tokens,
-    /// How long that takes, where it has been measured.
+    /// How long that takes, where there is any and it has been measured.
     pub estimate: Option<Micros>,
     /// What it waits for.
     pub waits: Waits,

@@ -46,7 +46,7 @@ struct Window {
     moved: &'static str,
     headroom: u32,
     /// Requests it was sent beyond what it can run, since the start.
-    guests: u64,
+    guests_taken: u64,
     prefill_tokens: u64,
     prefill_tokens_limit: Option<u64>,
     kv_blocks: u64,
@@ -64,7 +64,8 @@ struct Waiting {
     /// Among its tenant's own, from 1.
     position: u32,
     tokens_ahead: u64,
-    /// `null` while the pace of the model has not been measured.
+    /// How long those take; `null` where there are none, or while the pace of the model has not
+    /// been measured.
     estimated_wait_ms: Option<u64>,
 }
 
@@ -100,7 +101,7 @@ fn window((id, replica): &(ReplicaId, ReplicaGauges)) -> Window {
         sequences_limit: window.limit(),
         moved: window.moved().label(),
         headroom: window.headroom(),
-        guests: window.guests_taken(),
+        guests_taken: window.guests_taken(),
         prefill_tokens: window.prefill().get(),
         prefill_tokens_limit: window
             .prefill_max(replica.prefill_per_step)

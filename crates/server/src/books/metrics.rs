@@ -448,7 +448,7 @@ impl Metrics {
             ),
             (
                 "engine_places_given",
-                "Places that running sequences gave to those of tenants that were served less",
+                "Places given to tenants that were served less since the replica came up",
                 &ours.engine_places_given,
             ),
         ];

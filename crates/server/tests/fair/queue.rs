@@ -60,6 +60,10 @@ async fn those_who_wait_are_shown_with_their_place() {
         assert!(estimate.is_null() || estimate.is_u64(), "{one}");
     }
     assert_eq!(shown[0]["tokens_ahead"], 0);
+    assert!(
+        shown[0]["estimated_wait_ms"].is_null(),
+        "it waits for a place"
+    );
     assert!(shown[1]["tokens_ahead"].as_u64().unwrap() > 0);
 
     let window = &model["windows"][0];
@@ -136,10 +140,10 @@ async fn who_waits_for_a_full_window_is_told_so_and_a_guest_passes_and_is_counte
         shown.iter().map(|one| one["waits_for"].clone()).collect()
     };
     assert_eq!(whys(&page), ["sequences", "sequences"]);
-    assert_eq!(page["models"][0]["windows"][0]["guests"], 0);
+    assert_eq!(page["models"][0]["windows"][0]["guests_taken"], 0);
     assert_eq!(rig.send(&Ask::short().of("quiet")).await.status, 200);
     let page = rig.queue().await;
-    assert_eq!(page["models"][0]["windows"][0]["guests"], 1);
+    assert_eq!(page["models"][0]["windows"][0]["guests_taken"], 1);
     assert_eq!(waiting(&page).len(), 2, "nobody of the flood is over");
     let page = rig.metrics().await;
     let of = |name: &str| {

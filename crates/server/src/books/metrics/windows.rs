@@ -43,7 +43,7 @@ impl WindowMetrics {
         );
         registry.register(
             "window_guests",
-            "Requests sent beyond what the replica can run, to be given places of others, so far",
+            "Requests sent since the start beyond what the replica can run, for places of others",
             self.guests.clone(),
         );
         registry.register(

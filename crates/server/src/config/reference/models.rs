@@ -79,7 +79,9 @@ pub(super) const MODELS: &[Key] = &[
         "on or off",
         Is("on"),
         "While several tenants are active, computes the prompts of those that have their share \
-         no faster than prompts come, a part in each step: no first token waits for a long step.",
+         no faster than prompts come, a part in each step: no first token waits for a long step. \
+         Newcomers are given places of others then, whose text need not be what it would be alone \
+         (docs/fairness.md).",
     ),
     key(
         "models[].order",
