@@ -71,9 +71,12 @@ impl Config {
 
     /// Guests for an engine that runs so many sequences: those of some tenants that come at once,
     /// and one that is over soon; few enough that ids and rows of results for them cost next to
-    /// nothing.
+    /// nothing. A single sequence is everybody's share, so nobody has more to give of.
     pub const fn guests_of(sequences: u32) -> u32 {
-        sequences.div_ceil(4).saturating_add(1)
+        match sequences {
+            0 | 1 => 0,
+            more => more.div_ceil(4).saturating_add(1),
+        }
     }
 
     /// Sequence ids of requests: of those that run, and of those that gave up their place.

@@ -348,6 +348,12 @@ fn what_is_computed_again_for_those_who_gave_a_place_stays_in_proportion_to_what
     }
 }
 
+#[test]
+fn a_single_sequence_has_no_guests_and_others_have_a_quarter_and_one() {
+    let guests = [1, 2, 4, 5, 32].map(Config::guests_of);
+    assert_eq!(guests, [0, 2, 2, 3, 9]);
+}
+
 fn loads() -> impl Strategy<Value = Load> {
     (
         1_u32..=4,
