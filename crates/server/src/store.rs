@@ -1,9 +1,10 @@
 //! What has been served and who may call, in a database: SQLite in the data folder, or a
 //! PostgreSQL that several gateways share.
 //!
-//! Everything here blocks, so it runs on threads of its own; no request waits for it. What was
-//! served comes in by [`Store::fold`] from the journal, at least once, and counts exactly once. It
-//! reads no clock: times are arguments, in microseconds since the Unix epoch.
+//! Everything here blocks, so it runs on threads of its own (`clerk.rs`, `counting.rs`); no request
+//! waits for it. What was served comes in by [`Store::fold`] from the journal, at least once, and
+//! counts exactly once. The store itself reads no clock: times are arguments, in microseconds since
+//! the Unix epoch.
 
 mod ask;
 mod audit;
